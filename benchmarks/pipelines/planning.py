@@ -24,14 +24,12 @@ from typing import TypeVar
 from benchmarks.pipelines import compiled
 from benchmarks.pipelines.simulate import FIRST_REQUESTS, OFFLINE_S, PlacedModel, max_flow_scheduler
 from benchmarks.workloads.published import grouped
+from policies.placement.layer_baselines import NodeRates, least_stages, petals, separate, swarm
 from policies.placement.layer_stage_estimate import StageEstimate
 from policies.placement.layer_stage_moves import anneal, neighbor, starts
 from policies.placement.layer_stages import Chain, MachinePool, Plan, described, placed
 from policies.placement.max_flow import Flow, NoFlowError, max_flow
-from policies.placement.petals import NodeRates, petals
-from policies.placement.pipeline import LayeredModel, LayerPlacement, LayerRange, MachineCluster, connect
-from policies.placement.separate import separate
-from policies.placement.swarm import least_stages, swarm
+from policies.placement.pipeline import LayeredModel, LayerPlacement, MachineCluster, connect
 
 #: How many plans the estimate looks at first; steps of annealing in each round, from how many of the best plans; and the share of
 #: the CPU time after which no round begins.
@@ -136,7 +134,7 @@ def baselines(problem: Problem) -> list[Candidate]:
     return list(_with_flow(problem, held))
 
 
-def _with_flow(problem: Problem, held: dict[str, dict[int, LayerRange]]) -> Iterator[Candidate]:
+def _with_flow(problem: Problem, held: dict[str, dict[int, range]]) -> Iterator[Candidate]:
     for name, ranges in held.items():
         hops = connect(problem.cluster, ranges, problem.model.layers, partial=name == "Petals")
         placement = LayerPlacement(ranges, hops)

@@ -14,11 +14,9 @@ from policies.placement.node_throughput import NodeThroughput
 from policies.placement.pipeline import (
     SINK,
     SOURCE,
-    Hop,
     LayeredModel,
     LayerLimits,
     LayerPlacement,
-    LayerRange,
     LayerTime,
     MachineCluster,
     MachineKind,
@@ -140,21 +138,18 @@ class Published:
         facts = self._placements[name]
         machines = self.models[model].machines
         nodes = facts["nodes"]
-        ranges = {node["node"]: LayerRange(*facts["layers_per_node"][str(node["node"])]) for node in nodes}
-        hops = tuple(
-            Hop(_node(a), _node(b), bandwidth, latency) for a, b, bandwidth, latency in facts["links"]
-        )
+        ranges = {node["node"]: range(*facts["layers_per_node"][str(node["node"])]) for node in nodes}
+        links = {
+            (_node(a), _node(b)): NodeLink(bandwidth, latency) for a, b, bandwidth, latency in facts["links"]
+        }
         kv = {node["node"]: node["kv_capacity_token_layers"] for node in nodes}
-        cluster = MachineCluster(
-            {node["node"]: machines[node["machine"]] for node in nodes},
-            {(hop.sender, hop.receiver): NodeLink(hop.bandwidth_bytes_per_s, hop.latency_s) for hop in hops},
-        )
-        return cluster, LayerPlacement(ranges, hops, kv)
+        cluster = MachineCluster({node["node"]: machines[node["machine"]] for node in nodes}, links)
+        return cluster, LayerPlacement(ranges, tuple(links), kv)
 
-    def ranges(self, name: str) -> dict[int, LayerRange]:
+    def ranges(self, name: str) -> dict[int, range]:
         """The layers of each node in a shipped placement."""
         held = self._placements[name]["layers_per_node"]
-        return {int(node): LayerRange(*layers) for node, layers in held.items() if layers}
+        return {int(node): range(*layers) for node, layers in held.items() if layers}
 
     @cached_property
     def lengths(self) -> list[tuple[int, int]]:

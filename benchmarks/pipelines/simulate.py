@@ -12,7 +12,15 @@ from types import ModuleType
 from benchmarks.pipelines import compiled
 from benchmarks.pipelines.engine import Engine, Link, Node, Scheduler
 from policies.placement.max_flow import Flow
-from policies.placement.pipeline import SINK, SOURCE, LayeredModel, LayerPlacement, LayerTime, MachineCluster
+from policies.placement.pipeline import (
+    SINK,
+    SOURCE,
+    Hop,
+    LayeredModel,
+    LayerPlacement,
+    LayerTime,
+    MachineCluster,
+)
 
 OFFLINE_WARM_UP_S, OFFLINE_S, ONLINE_S = 60.0, 600.0, 1800.0
 #: Requests in the closed loop of a max-flow scheduler at the start; it adds its own.
@@ -64,7 +72,7 @@ def arrivals(
 def loaded_s(placement: LayerPlacement, cluster: MachineCluster, model: LayeredModel) -> float:
     """When the first requests may come: a second after all weights are read from disk."""
     longest = max(
-        sum([model.layer_bytes] * part.layers) / cluster.machines[node].disk_bytes_per_s
+        sum([model.layer_bytes] * len(part)) / cluster.machines[node].disk_bytes_per_s
         for node, part in placement.ranges.items()
     )
     return ceil(longest) + 1
@@ -124,7 +132,7 @@ class PlacedModel:
     ) -> Engine:
         """The events of this placed model before the first. `module` has the `Engine`, `Node` and `Link` to use."""
         nodes = self._nodes(module)
-        links = [self._link(module, nodes, number) for number in range(len(self.placement.hops))]
+        links = [self._link(module, nodes, number, hop) for number, hop in enumerate(self.placement.hops)]
         machines = [nodes[place] for place in self.placement.ranges]
         engine: Engine = module.Engine(
             nodes[SOURCE],
@@ -144,10 +152,10 @@ class PlacedModel:
         tables: dict[str, tuple[list[float], list[float]]] = {}
         for place, part in self.placement.ranges.items():
             machine = self.cluster.machines[place]
-            limits = machine.limits_of(part.layers)
+            limits = machine.limits_of(len(part))
             node = nodes[place] = module.Node(len(nodes), machine.nic_bytes_per_s)
             node.first_layer = part.start
-            node.hold(part.layers)
+            node.hold(len(part))
             node.prompt_requests = limits.prompt_requests
             node.prompt_tokens = limits.prompt_tokens
             node.decode_requests = limits.decode_requests
@@ -159,14 +167,15 @@ class PlacedModel:
             node.prompt_s, node.decode_s = tables[machine.name]
         return nodes
 
-    def _link(self, module: ModuleType, nodes: Mapping[int, Node], number: int) -> Link:
-        hop, model = self.placement.hops[number], self.model
-        outer = hop.sender == SOURCE or hop.receiver == SINK
-        size = model.token_bytes if outer else model.token_bytes + model.activation_bytes
-        sender, receiver = nodes[hop.sender], nodes[hop.receiver]
-        link: Link = module.Link(number, sender, receiver, hop.bandwidth_bytes_per_s, hop.latency_s, size)
-        if hop.receiver != SINK:
-            enters_at = 0 if hop.sender == SOURCE else self.placement.ranges[hop.sender].end
+    def _link(self, module: ModuleType, nodes: Mapping[int, Node], number: int, hop: Hop) -> Link:
+        (a, b), model, wire = hop, self.model, self.cluster.link(*hop)
+        size = model.token_bytes
+        if a != SOURCE and b != SINK:
+            size += model.activation_bytes
+        sender, receiver = nodes[a], nodes[b]
+        link: Link = module.Link(number, sender, receiver, wire.bandwidth_bytes_per_s, wire.latency_s, size)
+        if b != SINK:
+            enters_at = 0 if a == SOURCE else self.placement.ranges[a].stop
             link.entry = enters_at - receiver.first_layer
             link.layers = receiver.layers - link.entry
         sender.links.append(link)
@@ -194,7 +203,7 @@ def _outcome(engine: Engine, seconds: float) -> Outcome:
 def max_flow_scheduler(flow: Flow, *, online: bool) -> Callable[[Random], Scheduler]:
     """Helix's scheduler with the limits that its simulations use."""
     high_water, output_share = (0.9, 0.6) if online else (0.85, 1.0)
-    return lambda _: compiled.schedulers.MaxFlow(list(flow.hops), high_water, output_share)
+    return lambda _: compiled.schedulers.MaxFlow(list(flow.values()), high_water, output_share)
 
 
 SCHEDULERS: Mapping[str, Callable[[Random], Scheduler]] = {

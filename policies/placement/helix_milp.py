@@ -17,15 +17,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from math import inf
 
-from policies.placement.petals import NodeRates
-from policies.placement.pipeline import SINK, SOURCE, LayeredModel, LayerRange, MachineCluster
+from policies.placement.layer_baselines import NodeRates
+from policies.placement.pipeline import SINK, SOURCE, LayeredModel, MachineCluster
 
 
 @dataclass(frozen=True, slots=True)
 class Solution:
     """A placement, its flow in tokens/s, and the least flow of which the solver has shown that it cannot be exceeded."""
 
-    ranges: dict[int, LayerRange]
+    ranges: dict[int, range]
     tokens_per_s: float
     bound: float
 
@@ -103,13 +103,13 @@ class HelixProgram:
             return None
         return Solution(self._ranges(solved.x), float(-solved.fun), float(-solved.mip_dual_bound))
 
-    def _ranges(self, values: Iterable[float]) -> dict[int, LayerRange]:
+    def _ranges(self, values: Iterable[float]) -> dict[int, range]:
         value = list(values)
         ranges = {}
         for node, held in self._rates.items():
             start = round(value[self._columns["start", node]])
             size = sum(k * round(value[self._columns["holds", node, k]]) for k in range(1, len(held) + 1))
-            ranges[node] = LayerRange(start, start + size)
+            ranges[node] = range(start, start + size)
         return ranges
 
     def _column(self, *key: object) -> None:

@@ -202,11 +202,11 @@ class StageEstimate:
 
 def _slowest(cluster: MachineCluster, senders: Sequence[int], receivers: Sequence[int]) -> NodeLink | None:
     """The link with the least bandwidth between two pools; None if some of their machines are not connected."""
-    links = [cluster.link(a, b) for a in senders for b in receivers if a != b]
-    found = [link for link in links if link is not None]
-    if not found or len(found) < len(links):
+    pairs = [(a, b) for a in senders for b in receivers if a != b]
+    if not all(cluster.joins(*pair) for pair in pairs):
         return None
-    return min(found, key=lambda link: (link.bandwidth_bytes_per_s, -link.latency_s))
+    links = (cluster.link(*pair) for pair in pairs)
+    return min(links, key=lambda link: (link.bandwidth_bytes_per_s, -link.latency_s), default=None)
 
 
 def _at(times: LayerTime, size: float) -> float:

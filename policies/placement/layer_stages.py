@@ -10,11 +10,11 @@ Machines of one pool are alike, so a stage says how many of each pool it has. `l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from policies.placement.max_flow import Flow
-from policies.placement.pipeline import SINK, SOURCE, Hop, LayerPlacement, LayerRange, MachineCluster
+from policies.placement.pipeline import SINK, SOURCE, Hop, LayerPlacement, MachineCluster
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +86,11 @@ def placed(
     throughput: Throughput,
     weights: Sequence[float],
 ) -> tuple[LayerPlacement, Flow]:
-    """The plan with its nodes, and the tokens per second of each hop. `weights` are the tokens per second of each chain."""
+    """The plan with its nodes, and the flow through it. `weights` are the tokens per second of each chain. ValueError if a link
+    is missing."""
     nodes = [iter(pool.nodes) for pool in pools]
-    held: dict[int, LayerRange] = {}
-    flows: dict[tuple[int, int], float] = {}
+    held: dict[int, range] = {}
+    flow: dict[Hop, float] = {}
     for chain, weight in zip(plan, weights, strict=True):
         start, senders = 0, {SOURCE: 1.0}
         for stage in chain:
@@ -99,26 +100,17 @@ def placed(
                 for place, part in share.items()
                 for _ in range(stage.machines[place])
             }
-            held |= dict.fromkeys(receivers, LayerRange(start, start + stage.layers))
-            flows |= _flows(senders, receivers, weight)
+            held |= dict.fromkeys(receivers, range(start, start + stage.layers))
+            flow |= _flows(senders, receivers, weight)
             start, senders = start + stage.layers, receivers
-        flows |= _flows(senders, {SINK: 1.0}, weight)
-    hops = tuple(_hops(cluster, flows))
-    return LayerPlacement(dict(sorted(held.items())), hops), Flow(sum(weights), tuple(flows.values()))
+        flow |= _flows(senders, {SINK: 1.0}, weight)
+    for hop in flow:
+        cluster.link(*hop)
+    return LayerPlacement(dict(sorted(held.items())), tuple(flow)), flow
 
 
-def _flows(
-    senders: dict[int, float], receivers: dict[int, float], weight: float
-) -> dict[tuple[int, int], float]:
+def _flows(senders: dict[int, float], receivers: dict[int, float], weight: float) -> dict[Hop, float]:
     return {(a, b): weight * x * y for a, x in senders.items() for b, y in receivers.items()}
-
-
-def _hops(cluster: MachineCluster, pairs: dict[tuple[int, int], float]) -> Iterator[Hop]:
-    for sender, receiver in pairs:
-        hop = cluster.hop(sender, receiver)
-        if hop is None:
-            raise ValueError(f"no link joins nodes {sender} and {receiver}")
-        yield hop
 
 
 def described(pools: Sequence[MachinePool], plan: Plan) -> str:

@@ -6,20 +6,14 @@ Source: Helix (ASPLOS '25). A node is the chain in -> start -> end -> out. Its N
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 
-from policies.placement.pipeline import SINK, SOURCE, LayeredModel, LayerPlacement, MachineCluster
+from policies.placement.pipeline import SINK, SOURCE, Hop, LayeredModel, LayerPlacement, MachineCluster
 
 _IN, _START, _END, _OUT = range(4)
 
-
-@dataclass(frozen=True, slots=True)
-class Flow:
-    """The maximum flow of a placement, in tokens per second: the whole, and each hop's, in the order of `LayerPlacement.hops`."""
-
-    tokens_per_s: float
-    hops: tuple[float, ...]
+#: Tokens per second of each hop, in the order of `LayerPlacement.hops`.
+Flow = Mapping[Hop, float]
 
 
 class NoFlowError(ValueError):
@@ -44,27 +38,24 @@ def max_flow(
     inner = model.token_bytes + model.activation_bytes
     for node, part in placement.ranges.items():
         machine, first = cluster.machines[node], number[node]
-        senders = [hop.sender for hop in placement.hops if hop.receiver == node]
-        receivers = [hop.receiver for hop in placement.hops if hop.sender == node]
+        senders = [sender for sender, receiver in placement.hops if receiver == node]
+        receivers = [receiver for sender, receiver in placement.hops if sender == node]
         into = machine.nic_bytes_per_s / (model.token_bytes if senders == [SOURCE] else inner)
         out = machine.nic_bytes_per_s / (model.token_bytes if receivers == [SINK] else inner)
         graph.add_edge(first + _IN, first + _START, capacity=into)
-        graph.add_edge(first + _START, first + _END, capacity=throughput(machine.name, part.layers))
+        graph.add_edge(first + _START, first + _END, capacity=throughput(machine.name, len(part)))
         graph.add_edge(first + _END, first + _OUT, capacity=out)
-    for hop in placement.hops:
-        size = model.token_bytes if hop.sender == SOURCE or hop.receiver == SINK else inner
-        sender, receiver = number[hop.sender] + _OUT, number[hop.receiver] + _IN
-        graph.add_edge(sender, receiver, capacity=hop.bandwidth_bytes_per_s / size)
+    edges = {(a, b): (number[a] + _OUT, number[b] + _IN) for a, b in placement.hops}
+    for (a, b), edge in edges.items():
+        size = model.token_bytes if a == SOURCE or b == SINK else inner
+        graph.add_edge(*edge, capacity=cluster.link(a, b).bandwidth_bytes_per_s / size)
     value, flow = nx.maximum_flow(graph, "source", "sink")
     if not value:
         raise NoFlowError(f"no request can pass: {_why_no_flow(placement, model)}")
-    return Flow(
-        value, tuple(flow[number[hop.sender] + _OUT][number[hop.receiver] + _IN] for hop in placement.hops)
-    )
+    return {hop: flow[sender][receiver] for hop, (sender, receiver) in edges.items()}
 
 
 def _why_no_flow(placement: LayerPlacement, model: LayeredModel) -> str:
-    held = {layer for part in placement.ranges.values() for layer in range(part.start, part.end)}
-    if missing := sorted(set(range(model.layers)) - held):
+    if missing := sorted(set(range(model.layers)).difference(*placement.ranges.values())):
         return f"no node holds layer {missing[0]} ({len(missing)} of {model.layers} layers are held by none)"
     return "no links lead through nodes that hold all layers one after another"

@@ -88,44 +88,23 @@ class MachineCluster:
     links: Mapping[tuple[int, int], NodeLink]
     coordinator_nic_bytes_per_s: float = 10e9
 
-    def link(self, a: int, b: int) -> NodeLink | None:
-        """The link between two nodes, in whichever direction it is written."""
-        return self.links.get((a, b)) or self.links.get((b, a))
+    def joins(self, a: int, b: int) -> bool:
+        """Whether there is a link between two nodes."""
+        return (a, b) in self.links or (b, a) in self.links
 
-    def hop(self, sender: int, receiver: int) -> Hop | None:
-        """The link as one that requests may take; None where there is none."""
-        link = self.link(sender, receiver)
-        return None if link is None else Hop(sender, receiver, link.bandwidth_bytes_per_s, link.latency_s)
+    def link(self, a: int, b: int) -> NodeLink:
+        """The link between two nodes, in whichever direction it is written. ValueError if there is none."""
+        if not self.joins(a, b):
+            raise ValueError(f"no link joins nodes {a} and {b}")
+        return self.links[a, b] if (a, b) in self.links else self.links[b, a]
 
     def counts(self) -> dict[str, int]:
         """How many machines of each kind."""
         return dict(Counter(machine.name for machine in self.machines.values()))
 
 
-@dataclass(frozen=True, slots=True)
-class LayerRange:
-    """Layers [start, end) of a model."""
-
-    start: int
-    end: int
-
-    @property
-    def layers(self) -> int:
-        return self.end - self.start
-
-    def accepts(self, layer: int) -> bool:
-        """Whether a request whose next layer is `layer` can go on here."""
-        return self.start <= layer < self.end
-
-
-@dataclass(frozen=True, slots=True)
-class Hop:
-    """A directed link that requests may take."""
-
-    sender: int
-    receiver: int
-    bandwidth_bytes_per_s: float
-    latency_s: float
+#: A link that requests may take: sender and receiver.
+Hop = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,26 +114,25 @@ class LayerPlacement:
     `kv_token_layers` is a node's room for keys and values where it is not the machine's own for so many layers.
     """
 
-    ranges: Mapping[int, LayerRange]
+    ranges: Mapping[int, range]
     hops: tuple[Hop, ...]
     kv_token_layers: Mapping[int, int] = field(default_factory=dict)
 
 
 def connect(
-    cluster: MachineCluster, ranges: Mapping[int, LayerRange], layers: int, *, partial: bool = False
+    cluster: MachineCluster, ranges: Mapping[int, range], layers: int, *, partial: bool = False
 ) -> tuple[Hop, ...]:
     """All links over which a request can go on: where one node ends, the next starts (`partial`: or holds that layer)."""
-    ends = {node: part.end for node, part in ranges.items()}
 
     def follows(sender: int, receiver: int) -> bool:
         if receiver == SINK:
-            return ends[sender] == layers
-        layer = 0 if sender == SOURCE else ends[sender]
-        return ranges[receiver].start == layer or (partial and ranges[receiver].accepts(layer))
+            return ranges[sender].stop == layers
+        layer = 0 if sender == SOURCE else ranges[sender].stop
+        return ranges[receiver].start == layer or (partial and layer in ranges[receiver])
 
     return tuple(
-        hop
+        (a, b)
         for a in (SOURCE, *ranges)
         for b in (*ranges, SINK)
-        if a != b and (a, b) != (SOURCE, SINK) and follows(a, b) and (hop := cluster.hop(a, b))
+        if a != b and (a, b) != (SOURCE, SINK) and follows(a, b) and cluster.joins(a, b)
     )

@@ -20,22 +20,18 @@ from benchmarks.pipelines.published import Published
 from benchmarks.pipelines.simulate import SCHEDULERS, PlacedModel, arrivals, loaded_s
 from benchmarks.reproduce.helix import rows_of
 from policies.placement.helix_milp import HelixProgram
-from policies.placement.petals import petals
+from policies.placement.layer_baselines import petals, separate, swarm
 from policies.placement.pipeline import (
     SINK,
     SOURCE,
-    Hop,
     LayeredModel,
     LayerLimits,
     LayerPlacement,
-    LayerRange,
     LayerTime,
     MachineCluster,
     MachineKind,
     NodeLink,
 )
-from policies.placement.separate import separate
-from policies.placement.swarm import swarm
 
 #: A layer takes 1 ms for 10 tokens of prompts and 1 ms for any decodes; a lone decode takes twice that.
 PROMPT, DECODE = LayerTime((0, 4000), (0.0, 0.4)), LayerTime((0, 1, 100), (0.0, 0.001, 0.001))
@@ -51,12 +47,12 @@ def machine(limits: LayerLimits = LIMITS) -> MachineKind:
 def chain(*sizes: int, limits: LayerLimits = LIMITS) -> PlacedModel:
     ranges, start = {}, 0
     for node, size in enumerate(sizes):
-        ranges[node] = LayerRange(start, start + size)
+        ranges[node] = range(start, start + size)
         start += size
     ends = [SOURCE, *ranges, SINK]
-    hops = tuple(Hop(a, b, INNER, LATENCY) for a, b in itertools.pairwise(ends))
-    cluster = MachineCluster(dict.fromkeys(ranges, machine(limits)), {})
-    return PlacedModel(LayerPlacement(ranges, hops), cluster, MODEL)
+    links = dict.fromkeys(itertools.pairwise(ends), NodeLink(INNER, LATENCY))
+    cluster = MachineCluster(dict.fromkeys(ranges, machine(limits)), links)
+    return PlacedModel(LayerPlacement(ranges, tuple(links)), cluster, MODEL)
 
 
 #: Through `diamond`.
@@ -65,12 +61,10 @@ FLOWS = [40.0, 30.0, 10.0, 30.0, 10.0, 40.0]
 
 def diamond() -> PlacedModel:
     """Two nodes side by side between a first and a last one."""
-    ranges = {0: LayerRange(0, 1), 1: LayerRange(1, 3), 2: LayerRange(1, 3), 3: LayerRange(3, 4)}
+    ranges = {0: range(0, 1), 1: range(1, 3), 2: range(1, 3), 3: range(3, 4)}
     pairs = [(SOURCE, 0), (0, 1), (0, 2), (1, 3), (2, 3), (3, SINK)]
-    hops = tuple(Hop(a, b, 1e6, LATENCY) for a, b in pairs)
-    return PlacedModel(
-        LayerPlacement(ranges, hops), MachineCluster(dict.fromkeys(ranges, machine()), {}), MODEL
-    )
+    cluster = MachineCluster(dict.fromkeys(ranges, machine()), dict.fromkeys(pairs, NodeLink(1e6, LATENCY)))
+    return PlacedModel(LayerPlacement(ranges, tuple(pairs)), cluster, MODEL)
 
 
 def served(
@@ -229,11 +223,11 @@ def test_a_placement_of_all_layers_is_found_without_time_to_search() -> None:
     assert best.tokens_per_s > 0
     assert best.simulations > 0
     held = best.candidate.placement.ranges.values()
-    assert {layer for part in held for layer in range(part.start, part.end)} == {0, 1, 2, 3}
+    assert {layer for part in held for layer in part} == {0, 1, 2, 3}
 
 
 def test_one_machine_is_enough_where_it_holds_the_model() -> None:
-    assert found(problem_of(wired(1, 1e9))).candidate.placement.ranges == {0: LayerRange(0, 4)}
+    assert found(problem_of(wired(1, 1e9))).candidate.placement.ranges == {0: range(0, 4)}
 
 
 def apart() -> MachineCluster:
@@ -243,7 +237,7 @@ def apart() -> MachineCluster:
 
 
 def test_machines_without_links_to_each_other_serve_apart() -> None:
-    assert set(found(problem_of(apart())).candidate.placement.ranges.values()) == {LayerRange(0, 4)}
+    assert set(found(problem_of(apart())).candidate.placement.ranges.values()) == {range(0, 4)}
 
 
 def test_a_chain_takes_requests_in_proportion_to_what_it_gives() -> None:
@@ -255,10 +249,11 @@ def test_a_chain_takes_requests_in_proportion_to_what_it_gives() -> None:
         decode=LayerTime((0, 1, 100), (0.0, 0.06, 0.12)),
     )
     candidate = found(problem_of(replace(apart(), machines={0: fast, 1: slow})), 60.0).candidate
+    assert tuple(candidate.flow) == candidate.placement.hops
     into = {
-        hop.receiver: tokens_per_s
-        for hop, tokens_per_s in zip(candidate.placement.hops, candidate.flow.hops, strict=True)
-        if hop.sender == SOURCE
+        receiver: tokens_per_s
+        for (sender, receiver), tokens_per_s in candidate.flow.items()
+        if sender == SOURCE
     }
     assert set(into) == {0, 1}
     assert 2.0 < into[0] / into[1] < 4.0

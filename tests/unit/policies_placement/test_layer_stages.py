@@ -21,7 +21,6 @@ from policies.placement.pipeline import (
     SOURCE,
     LayeredModel,
     LayerLimits,
-    LayerRange,
     LayerTime,
     MachineCluster,
     MachineKind,
@@ -79,17 +78,17 @@ def test_machines_share_a_stage_by_their_throughput() -> None:
 def test_a_plan_gives_its_nodes_layers_and_every_hop_its_flow() -> None:
     placement, flow = placed(cluster(), POOLS, PLAN, rate, [8.0])
     assert placement.ranges == {
-        3: LayerRange(0, 6),
-        4: LayerRange(6, 9),
-        0: LayerRange(6, 9),
-        1: LayerRange(9, 12),
-        2: LayerRange(9, 12),
+        3: range(0, 6),
+        4: range(6, 9),
+        0: range(6, 9),
+        1: range(9, 12),
+        2: range(9, 12),
     }
-    by_hop = {(hop.sender, hop.receiver): each for hop, each in zip(placement.hops, flow.hops, strict=True)}
-    assert by_hop[SOURCE, 3] == 8.0
-    assert (by_hop[3, 4], by_hop[3, 0]) == pytest.approx((6.0, 2.0))
-    assert by_hop[4, 1] == by_hop[4, 2] == pytest.approx(3.0)
-    assert by_hop[1, SINK] + by_hop[2, SINK] == pytest.approx(flow.tokens_per_s) == 8.0
+    assert tuple(flow) == placement.hops
+    assert flow[SOURCE, 3] == 8.0
+    assert (flow[3, 4], flow[3, 0]) == pytest.approx((6.0, 2.0))
+    assert flow[4, 1] == flow[4, 2] == pytest.approx(3.0)
+    assert flow[1, SINK] + flow[2, SINK] == pytest.approx(8.0)
 
 
 def test_a_plan_over_machines_without_a_link_is_refused() -> None:
