@@ -8,7 +8,6 @@ from typing import Any
 
 from backends.engine import profiles
 from benchmarks.compare.pool import Processes
-from benchmarks.planning.cheapest import cheapest
 from benchmarks.planning.estimate import Estimate
 from benchmarks.planning.files import ClusterConfig
 from benchmarks.planning.fleet import fleet_data
@@ -22,6 +21,7 @@ from benchmarks.planning.scoring import DrawnDemand, Scorer
 from benchmarks.planning.search import CandidateSearch, PlanningAims
 from benchmarks.planning.throughput import ThroughputPlanner
 from benchmarks.planning.what_if import changed
+from policies.placement.packing import pack
 
 
 class Infeasible(Exception):
@@ -72,12 +72,12 @@ class Session:
         planner = self._planner(cluster)
         plans = planner.plans()
         if not plans:
-            budget, least = (
-                self.aims.budget_usd_per_hour,
-                cheapest(planner.search.estimate.problem).usd_per_hour,
-            )
+            problem, budget = planner.search.estimate.problem, self.aims.budget_usd_per_hour
+            cheapest = pack(problem.models, problem.cluster)
+            assert cheapest is not None  # noqa: S101 (else there are reasons)
             raise Infeasible(
-                f"no placement of all models costs at most {budget:g} USD an hour; the cheapest costs {least:.9g}"
+                f"no placement of all models costs at most {budget:g} USD an hour; "
+                f"the cheapest costs {cheapest.usd_per_hour:.9g}"
             )
         return planner, plans
 
@@ -90,7 +90,7 @@ class Session:
         scorer = Scorer(problem, self.draws, inputs.policy, inputs.slo, inputs.base, self.processes)
         known = [] if inputs.fleet is None else [present(problem, inputs.fleet)]
         if self.aims.budget_usd_per_hour is not None:  # it may leave little but the cheapest
-            known.append(cheapest(problem))
+            known.append(pack(problem.models, problem.cluster))
         search = CandidateSearch(estimate, self.aims, self.seed)
         placements = [each for each in known if each is not None]
         common = (search, scorer, self.aims, self.time_s, self.seed, placements, self.on_progress)

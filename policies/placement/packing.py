@@ -1,4 +1,4 @@
-"""Places one replica of every model on a cluster. It tests whether the models fit at all."""
+"""Places one replica of every model on a cluster, if all of them fit."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from policies.placement.candidates import every_shape, group_sizes, shapes
 from policies.placement.memory import Fit
 from policies.placement.types import Cluster, Group, Model, Placement, Pool, Shape
 
-#: After this many tries a set of models counts as not fitting.
+#: After this many tries a set of models that share GPUs counts as not fitting.
 _TRIES = 20_000
 
 
 def pack(models: Sequence[Model], cluster: Cluster) -> Placement | None:
-    """A placement with one replica of every model; None if there is none (or none was found)."""
+    """A placement with one replica of every model; None if there is none (or none was found). If a model is `alone`, it is the
+    cheapest one with a group for each model."""
     most_gb = sum(
         each.gpus * max(each.kind.budget_gb, each.kind.llamacpp_gb or 0.0) for each in cluster.pools
     )
@@ -50,36 +51,34 @@ def _pack_together(models: Sequence[Model], cluster: Cluster) -> Placement | Non
 
 
 def _pack_apart(models: Sequence[Model], cluster: Cluster) -> Placement | None:
-    """Each model in a group of its own, the smallest that holds it. Groups of powers of two GPUs always fit into a pool that
-    has enough GPUs left."""
-    fit = Fit(models)
-    smallest = [
-        [
-            min(holding, key=lambda shape: (shape.gpus, shape.pipeline), default=None)
-            for pool in cluster.pools
-            for holding in [[each for each in every_shape(pool) if fit.holds(each, [model])]]
-        ]
+    """Each model in a group of its own, the smallest of a pool that holds it, for the least price: a small integer program. Groups
+    of powers of two GPUs always fit into a pool that has enough GPUs left."""
+    from scipy.optimize import LinearConstraint, milp
+
+    fit, pools = Fit(models), range(len(cluster.pools))
+    options = [
+        (model, pool, min(held, key=lambda shape: (shape.gpus, shape.pipeline)))
         for model in range(len(models))
+        for pool in pools
+        if (held := [shape for shape in every_shape(cluster.pools[pool]) if fit.holds(shape, [model])])
     ]
-    order = sorted(range(len(models)), key=lambda model: -models[model].gb)
-    tries = _TRIES
-
-    def place_rest(left: tuple[int, ...], done: int) -> tuple[Group, ...] | None:
-        nonlocal tries
-        tries -= 1
-        if done == len(order):
-            return ()
-        model = order[done]
-        for place, shape in enumerate(smallest[model]):
-            if tries > 0 and shape is not None and shape.gpus <= left[place]:
-                rest = (*left[:place], left[place] - shape.gpus, *left[place + 1 :])
-                found = place_rest(rest, done + 1)
-                if found is not None:
-                    return (Group(shape, (model,)), *found)
+    if len({model for model, _, _ in options}) < len(models):
         return None
-
-    groups = place_rest(tuple(pool.gpus for pool in cluster.pools), 0)
-    return None if groups is None else Placement(groups)
+    once = [[float(model == each) for model, _, _ in options] for each in range(len(models))]
+    gpus = [[float(shape.gpus * (pool == each)) for _, pool, shape in options] for each in pools]
+    found = milp(
+        [shape.usd_per_hour for _, _, shape in options],
+        integrality=[1] * len(options),
+        constraints=[
+            LinearConstraint(once, 1.0, 1.0),
+            LinearConstraint(gpus, 0.0, [float(pool.gpus) for pool in cluster.pools]),
+        ],
+    )
+    if found.x is None:
+        return None
+    taken = zip(options, found.x, strict=True)
+    groups = tuple(Group(shape, (model,)) for (model, _, shape), share in taken if share > 0.5)
+    return Placement(groups).sorted()
 
 
 def _largest_groups(pool: Pool) -> list[Shape]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.planning.cheapest import cheapest
+from policies.placement.packing import pack
 from tests.unit.benchmarks_planning.made import problem
 
 
@@ -18,4 +18,5 @@ from tests.unit.benchmarks_planning.made import problem
     ],
 )
 def test_of_all_placements(pools: str, models: str, usd_per_hour: float) -> None:
-    assert cheapest(problem(pools, models)).usd_per_hour == usd_per_hour
+    found = problem(pools, models)
+    assert pack(found.models, found.cluster).usd_per_hour == usd_per_hour
