@@ -68,7 +68,7 @@ dev: $(VENV)/.dev ## .venv with the development tools too
 .tools/helm: scripts/install-helm | $(BIN)/python
 	@PYTHON=$(BIN)/python scripts/install-helm $@
 
-COMPILED := $(addprefix backends/, assemble.py connection.py engine_numbers.py post.py sse.py sse_events.py stream.py) $(addprefix backends/engine/, batching.py decoding.py kv.py series.py) benchmarks/pipelines/engine.py benchmarks/pipelines/schedulers.py predictors/kernels/reference/calibration.py \
+COMPILED := $(subst /native/,/,$(patsubst %.pxd,%.py,$(wildcard backends/native/*.pxd backends/engine/native/*.pxd benchmarks/pipelines/native/*.pxd))) predictors/kernels/reference/calibration.py \
   $(wildcard */native/*.p[xy]* */*/native/*.p[xy]*)
 # The stamps make a second run start at once; a changed pin, project file or compiled module installs again. Where there is
 # no C compiler, Python and NumPy do the work.

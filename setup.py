@@ -12,45 +12,8 @@ from setuptools import Extension, setup
 KERNELS = Path("predictors/kernels/native")
 CALIBRATION = Path("predictors/kernels/reference/calibration.py")
 KERNEL_NAMES = ("calibration", "distributions", "estimates", "histories", "networks", "residuals", "words")
-READING = [
-    Path("backends", name)
-    for name in (
-        "assemble.py",
-        "connection.py",
-        "engine_numbers.py",
-        "post.py",
-        "sse.py",
-        "sse_events.py",
-        "stream.py",
-        "native/assemble.pxd",
-        "native/connection.pxd",
-        "native/post.pxd",
-        "native/scanner.pyx",
-        "native/sse.pxd",
-        "native/sse_events.pxd",
-        "native/stream.pxd",
-    )
-]
-ENGINE = [
-    Path("backends/engine", name)
-    for name in (
-        "batching.py",
-        "decoding.py",
-        "kv.py",
-        "series.py",
-        "native/batching.pxd",
-        "native/decoding.pxd",
-        "native/kv.pxd",
-        "native/series.pxd",
-    )
-]
-
 CONSTRUCTION, FIELDS = Path("router/native/construction.pyx"), Path("router/native/fields.pyx")
 OPTIONS, FIELD_TYPES = Path("router/native/options.pyx"), FIELDS.with_suffix(".pxd")
-PIPELINES = [
-    Path("benchmarks/pipelines", name)
-    for name in ("engine.py", "native/engine.pxd", "native/schedulers.pxd", "schedulers.py")
-]
 
 
 def extension(name: str, source: Path, digested: Sequence[Path], *flags: str) -> Extension:
@@ -84,31 +47,28 @@ def kernel(name: str) -> Extension:
     return extension(f"predictors.kernels.native.{name}", source, digested, *flags)
 
 
+def compiled(package: str) -> list[Extension]:
+    """The modules in a package's `native`: from the package's modules of their names, or from Cython (`router.compiled.compiled_from`)."""
+    folder = Path(package.replace(".", "/"))
+    native = sorted((folder / "native").glob("*.p[xy][dx]"))
+    beside = (folder / f"{path.stem}.py" for path in native)
+    digested = [*(path for path in beside if path.is_file()), *native]
+    return [
+        extension(f"{package}.native.{path.stem}", path, digested)
+        for path in digested
+        if path.suffix != ".pxd"
+    ]
+
+
 setup(
     options={"build_ext": {"parallel": True}},  # on all cores
     ext_modules=[
         *map(kernel, KERNEL_NAMES),
-        *(
-            extension(f"backends.native.{path.stem}", path, READING)
-            for path in READING
-            if path.suffix == ".py"
-        ),
-        extension("backends.native.scanner", Path("backends/native/scanner.pyx"), READING),
-        *(
-            extension(f"backends.engine.native.{path.stem}", path, ENGINE)
-            for path in ENGINE
-            if path.suffix == ".py"
-        ),
-        extension("backends.engine.native.source", Path("backends/engine/native/source.pyx"), ENGINE),
+        *compiled("backends"),
+        *compiled("backends.engine"),
+        *compiled("benchmarks.pipelines"),
         extension("router.native.construction", CONSTRUCTION, [CONSTRUCTION]),
         extension("router.native.options", OPTIONS, [OPTIONS, FIELD_TYPES]),
         extension("router.native.fields", FIELDS, [FIELDS, FIELD_TYPES]),
-        extension("benchmarks.pipelines.native.engine", Path("benchmarks/pipelines/engine.py"), PIPELINES),
-        extension(
-            "benchmarks.pipelines.native.schedulers", Path("benchmarks/pipelines/schedulers.py"), PIPELINES
-        ),
-        extension(
-            "benchmarks.pipelines.native.source", Path("benchmarks/pipelines/native/source.pyx"), PIPELINES
-        ),
     ],
 )

@@ -15,31 +15,14 @@ from backends.post import Post
 from backends.sse import SseScanner
 from backends.sse_events import EventFormat
 from backends.stream import StreamedCall
-from router.compiled import why_not
+from router.compiled import compiled_from, why_not
 
-#: What `backends.native` is compiled from, in this folder.
-SOURCES = (
-    "assemble.py",
-    "connection.py",
-    "engine_numbers.py",
-    "post.py",
-    "sse.py",
-    "sse_events.py",
-    "stream.py",
-    "native/assemble.pxd",
-    "native/connection.pxd",
-    "native/post.pxd",
-    "native/scanner.pyx",
-    "native/sse.pxd",
-    "native/sse_events.pxd",
-    "native/stream.pxd",
-)
 #: Why the compiled reading is not used; None if it is.
 WHY_NOT_NATIVE = why_not(
     {
         "backends.native.assemble": (),
         "backends.native.stream": (),
-        "backends.native.scanner": [Path(__file__).parent / name for name in SOURCES],
+        "backends.native.scanner": compiled_from(Path(__file__).parent),
     }
 )
 

@@ -35,6 +35,14 @@ def why_not(modules: Mapping[str, Sequence[Path]]) -> str | None:
     return None
 
 
+def compiled_from(folder: Path) -> list[Path]:
+    """What the modules in a folder's `native` are compiled from: modules of the folder, each with a declaration of its name there,
+    and all that is in Cython there. Empty for an installed package."""
+    native = sorted((folder / "native").glob("*.p[xy][dx]"))
+    beside = (folder / f"{path.stem}.py" for path in native)
+    return [*(path for path in beside if path.is_file()), *native]
+
+
 def digest(sources: Sequence[Path]) -> str:
     """A hash of a compiled module's sources."""
     return sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:16]

@@ -8,24 +8,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from backends.engine.batching import Engine
-from router.compiled import why_not
+from router.compiled import compiled_from, why_not
 
-#: What the engine in `backends.engine.native` is compiled from, in this folder.
-SOURCES = (
-    "batching.py",
-    "decoding.py",
-    "kv.py",
-    "series.py",
-    "native/batching.pxd",
-    "native/decoding.pxd",
-    "native/kv.pxd",
-    "native/series.pxd",
-)
 #: Why the compiled engine is not used; None if it is.
 WHY_NOT_NATIVE = why_not(
     {
         "backends.engine.native.batching": (),
-        "backends.engine.native.source": [Path(__file__).parent / name for name in SOURCES],
+        "backends.engine.native.source": compiled_from(Path(__file__).parent),
     }
 )
 

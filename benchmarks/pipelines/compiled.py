@@ -9,15 +9,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from benchmarks.pipelines import engine, schedulers
-from router.compiled import why_not
+from router.compiled import compiled_from, why_not
 
-#: What `benchmarks.pipelines.native` is compiled from, in this folder.
-SOURCES = ("engine.py", "native/engine.pxd", "native/schedulers.pxd", "schedulers.py")
 #: Why the compiled simulation is not used; None if it is.
 WHY_NOT_NATIVE = why_not(
     {
         "benchmarks.pipelines.native.schedulers": (),
-        "benchmarks.pipelines.native.source": [Path(__file__).parent / name for name in SOURCES],
+        "benchmarks.pipelines.native.source": compiled_from(Path(__file__).parent),
     }
 )
 

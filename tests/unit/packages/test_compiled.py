@@ -16,14 +16,14 @@ from backends import scanning
 from backends.engine import compiled as engine
 from benchmarks.pipelines import compiled as pipelines
 from predictors import kernels
-from router.compiled import VARIABLE
+from router.compiled import VARIABLE, compiled_from, digest
 from router.core import option_columns
 
 ROOT = Path(scanning.__file__).parents[1]
 
 
 class Choice(NamedTuple):
-    """`module` chooses between `python` and a module in `native`, for `example`, unless `sources` differ."""
+    """`module` chooses between `python` and a module in `native`, for `example`."""
 
     module: str
     example: str
@@ -31,29 +31,28 @@ class Choice(NamedTuple):
     native: str
     why_not: str | None
     compiled: tuple[str, ...]
-    sources: tuple[str, ...]
 
 
 CHOICES = [
     Choice(
         "predictors.kernels", "LengthTable", "predictors.kernels.reference.lengths", "predictors.kernels.native",
-        kernels.WHY_NOT_NATIVE, ("calibration", "distributions", "estimates", "histories", "networks", "residuals"), (),
+        kernels.WHY_NOT_NATIVE, ("calibration", "distributions", "estimates", "histories", "networks", "residuals"),
     ),
     Choice(
         "router.core.option_columns", "delays_s", "router.core.option_columns", "router.native",
-        option_columns.WHY_NOT_NATIVE, ("fields", "options"), ("router/native/options.pyx", "router/native/fields.pyx"),
+        option_columns.WHY_NOT_NATIVE, ("fields", "options"),
     ),
     Choice(
         "backends.scanning", "SseScanner", "backends.sse", "backends.native",
-        scanning.WHY_NOT_NATIVE, ("assemble", "scanner", "stream"), scanning.SOURCES,
+        scanning.WHY_NOT_NATIVE, ("assemble", "scanner", "stream"),
     ),
     Choice(
         "backends.engine.compiled", "Engine", "backends.engine.batching", "backends.engine.native",
-        engine.WHY_NOT_NATIVE, ("batching", "source"), engine.SOURCES,
+        engine.WHY_NOT_NATIVE, ("batching", "source"),
     ),
     Choice(
         "benchmarks.pipelines.compiled", "schedulers.MaxFlow", "benchmarks.pipelines.schedulers", "benchmarks.pipelines.native",
-        pipelines.WHY_NOT_NATIVE, ("schedulers", "source"), pipelines.SOURCES,
+        pipelines.WHY_NOT_NATIVE, ("schedulers", "source"),
     ),
 ]  # fmt: skip
 each = pytest.mark.parametrize("choice", CHOICES, ids=lambda choice: choice.module)
@@ -99,20 +98,42 @@ def test_modules_of_other_sources_are_not_used(tmp_path: Path) -> None:
     assert said(before) == [(why_not, choice.python) for choice in CHOICES]
 
 
-@each
-def test_setup_names_the_same_sources(choice: Choice) -> None:
-    """Else what was compiled would never be used."""
-    setup = (ROOT / "setup.py").read_text(encoding="utf-8")
-    assert all(f'"{name}"' in setup for name in choice.sources or choice.compiled)
-
-
-def test_no_compiler_fuses_a_product_and_a_sum(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By default one for ARM does, and the last bits differ from Python's and NumPy's."""
+@pytest.fixture
+def extensions(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What setup.py compiles, by name."""
     found: dict[str, Any] = {}
     monkeypatch.setattr("setuptools.setup", found.update)
     monkeypatch.chdir(ROOT)
     run_path("setup.py")
-    for module in found["ext_modules"]:
+    return {module.name: module for module in found["ext_modules"]}
+
+
+@each
+def test_setup_compiles_what_is_chosen(choice: Choice, extensions: dict[str, Any]) -> None:
+    assert {f"{choice.native}.{name}" for name in choice.compiled} <= extensions.keys()
+
+
+@pytest.mark.parametrize("folder", ["backends", "backends/engine", "benchmarks/pipelines"])
+def test_setup_compiles_a_package_from_the_sources_that_are_checked(
+    folder: str, extensions: dict[str, Any]
+) -> None:
+    """Else what was compiled would never be used."""
+    package = f"{folder.replace('/', '.')}.native."
+    found = {name: module for name, module in extensions.items() if name.startswith(package)}
+    sources = compiled_from(ROOT / folder)
+    assert {str(ROOT / path) for module in found.values() for path in module.depends} == set(
+        map(str, sources)
+    )
+    assert {str(ROOT / module.sources[0]) for module in found.values()} == {
+        str(path) for path in sources if path.suffix != ".pxd"
+    }
+    macros = {dict(module.define_macros)["HEADWAY_SOURCE"] for module in found.values()}
+    assert macros == {f'"{digest(sources)}"'}
+
+
+def test_no_compiler_fuses_a_product_and_a_sum(extensions: dict[str, Any]) -> None:
+    """By default one for ARM does, and the last bits differ from Python's and NumPy's."""
+    for module in extensions.values():
         assert "-ffp-contract=off" in module.extra_compile_args, module.name
 
 

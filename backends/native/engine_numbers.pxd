@@ -1,0 +1,1 @@
+# It declares nothing: the module is compiled as it is.
