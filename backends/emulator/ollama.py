@@ -22,7 +22,6 @@ from backends.emulator.ollama_catalog import Model
 from backends.emulator.ollama_loading import LoadQueue
 from backends.emulator.ollama_request import (
     Job,
-    Refused,
     allowed_host,
     fit_context,
     full_name,
@@ -35,6 +34,7 @@ from backends.emulator.ollama_request import (
     typed_field,
 )
 from backends.emulator.ollama_wire import EmbeddingWire, NativeWire, OpenAiWire, openai_error
+from backends.emulator.openai_fields import Rejected
 from backends.emulator.text import (
     Answer,
     base64_floats,
@@ -170,7 +170,7 @@ class OllamaServer:
                 exchange.respond(405, b"405 method not allowed", "text/plain")
             else:
                 exchange.respond(404, b"404 page not found", "text/plain")
-        except Refused as error:
+        except Rejected as error:
             body = openai_error(error.status, error.message) if v1 else orjson.dumps({"error": error.message})
             exchange.respond(error.status, body)
 
@@ -212,7 +212,7 @@ class OllamaServer:
         body = json_object(exchange)
         name = body.get("model") or body.get("name")
         if not name:
-            raise Refused(400, "model is required")
+            raise Rejected(400, "model is required")
         exchange.respond_json(200, self._find(str(name)).show())
 
     def _v1_models(self, exchange: Exchange) -> None:
@@ -225,7 +225,7 @@ class OllamaServer:
     def _find(self, name: Any) -> Model:
         model = self._models.get(full_name(name)) if isinstance(name, str) else None
         if model is None:
-            raise Refused(404, f"model '{name}' not found")
+            raise Rejected(404, f"model '{name}' not found")
         return model
 
     # --- generation ---
@@ -233,7 +233,7 @@ class OllamaServer:
         body = json_object(exchange)
         name = typed_field(body, "model", str, "") or ""
         if not name:
-            raise Refused(400, "model is required") if chat else Refused(404, "model '' not found")
+            raise Rejected(400, "model is required") if chat else Rejected(404, "model '' not found")
         model = self._find(name)
         job = native_job(body, model.names, chat=chat)
         wire = NativeWire(chat, name, job)
@@ -301,22 +301,22 @@ class OllamaServer:
         body = json_object(exchange)
         name = typed_field(body, "model", str, "") or ""
         if not name and api == "legacy":
-            raise Refused(400, "model is required")
+            raise Rejected(400, "model is required")
         model = self._find(name)
         given = body.get("prompt" if api == "legacy" else "input")
         inputs = [given] if isinstance(given, str) else given or []
         if not isinstance(inputs, list) or not all(isinstance(item, str) for item in inputs):
-            raise Refused(400, "invalid input type")
+            raise Rejected(400, "invalid input type")
         inputs = [item for item in inputs if item]
         options = parse_options(body.get("options"), model.names)
         keep = keep_alive_s(body.get("keep_alive"))
         variant, context = self._loading.variant(model, options)
         dimensions = body.get("dimensions") or EMBEDDING_DIMENSIONS
         if not isinstance(dimensions, int) or not 1 <= dimensions <= 8192:
-            raise Refused(400, "invalid dimensions")
+            raise Rejected(400, "invalid dimensions")
         datas = [encoded(item) for item in inputs]
         if body.get("truncate") is False and any(count_tokens(data) > context for data in datas):
-            raise Refused(400, "the input length exceeds the context length")
+            raise Rejected(400, "the input length exceeds the context length")
         datas = [data[: context * 4] for data in datas]
         vectors: list[Any] = [embedding(data, dimensions, model.names[-1]) for data in datas]
         if api == "openai" and body.get("encoding_format") == "base64":

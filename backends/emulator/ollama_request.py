@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 
 from backends.emulator.http import Exchange
-from backends.emulator.openai_fields import wanted_schema, wants_json
+from backends.emulator.openai_fields import Rejected, wanted_schema, wants_json
 from backends.emulator.text import chat_text, count_tokens, requested_output_tokens
 
 NEVER_S = math.inf
@@ -28,15 +28,6 @@ _INTEGERS = frozenset(
 _NUMBERS = frozenset(
     {"temperature", "top_p", "min_p", "typical_p", "repeat_penalty", "presence_penalty", "frequency_penalty"}
 )
-
-
-class Refused(Exception):
-    """A request answered with an error: status and Ollama's text."""
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
-        self.message = message
 
 
 def shown_name(name: str) -> str:
@@ -74,18 +65,18 @@ def go_duration_s(text: str) -> float:
 
 def keep_alive_s(value: Any) -> float | None:
     """Seconds for which a model stays loaded after its last request: None if not given, infinite for negative values.
-    Raises Refused."""
+    Raises Rejected."""
     if value is None:
         return None
     if isinstance(value, str):
         try:
             seconds = go_duration_s(value)
         except ValueError as error:
-            raise Refused(400, str(error)) from None
+            raise Rejected(400, str(error)) from None
     elif isinstance(value, int | float) and not isinstance(value, bool):
         seconds = float(value)
     else:
-        raise Refused(400, f"Unsupported type: '{type(value).__name__}'")
+        raise Rejected(400, f"Unsupported type: '{type(value).__name__}'")
     return NEVER_S if seconds < 0 else seconds
 
 
@@ -101,11 +92,11 @@ class Options:
 
 
 def parse_options(value: Any, names: list[str]) -> Options:
-    """The options of a request; unknown ones are ignored. Raises Refused: Ollama answers a wrong type with a 500."""
+    """The options of a request; unknown ones are ignored. Raises Rejected: Ollama answers a wrong type with a 500."""
     if value is None:
         return Options()
     if not isinstance(value, Mapping):
-        raise Refused(
+        raise Rejected(
             400, "json: cannot unmarshal options into Go struct field of type map[string]interface {}"
         )
     for name, given in value.items():
@@ -113,20 +104,20 @@ def parse_options(value: Any, names: list[str]) -> Options:
             continue
         number = isinstance(given, int | float) and not isinstance(given, bool)
         if name in _INTEGERS and not number:
-            raise Refused(500, f'option "{name}" must be of type integer')
+            raise Rejected(500, f'option "{name}" must be of type integer')
         if name in _NUMBERS and not number:
-            raise Refused(500, f'option "{name}" must be of type float32')
+            raise Rejected(500, f'option "{name}" must be of type float32')
     stop = value.get("stop")
     if isinstance(stop, str):
         stop = [stop]
     if stop is not None and not (isinstance(stop, list) and all(isinstance(item, str) for item in stop)):
-        raise Refused(500, 'option "stop" must be of type array')
+        raise Rejected(500, 'option "stop" must be of type array')
     num_ctx = value.get("num_ctx")
     predict = value.get("num_predict")
     try:
         requested = requested_output_tokens(value.get("emulate_output_tokens"), names)
     except ValueError as error:
-        raise Refused(500, str(error)) from None
+        raise Rejected(500, str(error)) from None
     return Options(
         num_ctx=max(4, int(num_ctx)) if num_ctx else None,
         num_predict=int(predict) if predict is not None else None,
@@ -156,21 +147,21 @@ class Job:
 
 
 def native_job(body: Mapping[str, Any], names: list[str], *, chat: bool) -> Job:
-    """A job from the body of /api/chat or /api/generate. Raises Refused."""
+    """A job from the body of /api/chat or /api/generate. Raises Rejected."""
     top = body.get("top_logprobs")
     if isinstance(top, int) and not 0 <= top <= 20:
-        raise Refused(400, "top_logprobs must be between 0 and 20")
+        raise Rejected(400, "top_logprobs must be between 0 and 20")
     options = parse_options(body.get("options"), names)
     keep_s = keep_alive_s(body.get("keep_alive"))
     raw = bool(typed_field(body, "raw", bool, False))
     if chat:
         messages = typed_field(body, "messages", list, None) or []
         if not all(isinstance(item, dict) for item in messages):
-            raise Refused(400, "json: cannot unmarshal messages into Go struct field of type api.Message")
+            raise Rejected(400, "json: cannot unmarshal messages into Go struct field of type api.Message")
         text, empty = chat_text(messages), not messages
     else:
         if raw and any(body.get(key) for key in ("template", "system", "context")):
-            raise Refused(400, "raw mode does not support template, system, or context")
+            raise Rejected(400, "raw mode does not support template, system, or context")
         prompt = typed_field(body, "prompt", str, "") or ""
         text, empty = (typed_field(body, "system", str, "") or "") + prompt, not prompt
     form = body.get("format")
@@ -189,17 +180,17 @@ def native_job(body: Mapping[str, Any], names: list[str], *, chat: bool) -> Job:
 
 
 def openai_text(body: Mapping[str, Any], *, chat: bool) -> str:
-    """The prompt of /v1/chat/completions or /v1/completions. Raises Refused."""
+    """The prompt of /v1/chat/completions or /v1/completions. Raises Rejected."""
     if not chat:
         return typed_field(body, "prompt", str, "") or ""
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages or not all(isinstance(item, dict) for item in messages):
-        raise Refused(400, "[] is too short - 'messages'")
+        raise Rejected(400, "[] is too short - 'messages'")
     return chat_text(messages)
 
 
 def openai_job(body: Mapping[str, Any], names: list[str], text: str) -> Job:
-    """A job from the body of /v1/chat/completions or /v1/completions. Raises Refused."""
+    """A job from the body of /v1/chat/completions or /v1/completions. Raises Rejected."""
     extra = body.get("options")
     native: dict[str, Any] = {"num_predict": body.get("max_tokens"), "stop": body.get("stop")}
     if isinstance(extra, Mapping):  # the emulator's own field; a real Ollama reads no options here
@@ -220,25 +211,25 @@ def openai_job(body: Mapping[str, Any], names: list[str], text: str) -> Job:
 
 
 def json_object(exchange: Exchange) -> dict[str, Any]:
-    """The body as a JSON object. Raises Refused."""
+    """The body as a JSON object. Raises Rejected."""
     if not exchange.body:
-        raise Refused(400, "missing request body")
+        raise Rejected(400, "missing request body")
     try:
         body = exchange.json()
     except orjson.JSONDecodeError as error:
-        raise Refused(400, f"invalid character at offset {error.pos} in JSON") from None
+        raise Rejected(400, f"invalid character at offset {error.pos} in JSON") from None
     if not isinstance(body, dict):
-        raise Refused(400, f"json: cannot unmarshal {_json_type(body)} into Go value of type api.Request")
+        raise Rejected(400, f"json: cannot unmarshal {_json_type(body)} into Go value of type api.Request")
     return body
 
 
 def typed_field(body: Mapping[str, Any], name: str, kind: type, default: Any) -> Any:
-    """A field of a body, of the right type, or `default`. Raises Refused."""
+    """A field of a body, of the right type, or `default`. Raises Rejected."""
     value = body.get(name)
     if value is None:
         return default
     if not isinstance(value, kind):
-        raise Refused(
+        raise Rejected(
             400,
             f"json: cannot unmarshal {_json_type(value)} into Go struct field .{name} of type {_TYPES[kind]}",
         )
@@ -282,7 +273,7 @@ def fit_context(data: bytes, tokens: int, context: int, cuts: bool) -> tuple[byt
     prompt = count_tokens(data)
     if prompt >= context:
         if not cuts:
-            raise Refused(
+            raise Rejected(
                 400,
                 f"request ({prompt} tokens) exceeds the available context size ({context} tokens), try increasing it",
             )

@@ -12,7 +12,7 @@ from backends.emulator.http import Exchange
 
 
 class Rejected(Exception):
-    """A request that is answered with an error. `kind` is vLLM's `error.type`."""
+    """A request that is answered with an error, by any emulated server. `kind` is vLLM's `error.type`."""
 
     def __init__(
         self, status: int, message: str, kind: str = "BadRequestError", param: str | None = None

@@ -7,7 +7,8 @@ import statistics
 import pytest
 
 from backends.emulator.answers import shaped_answer, stopped_answer
-from backends.emulator.ollama_request import Refused, full_name, go_duration_s, keep_alive_s
+from backends.emulator.ollama_request import full_name, go_duration_s, keep_alive_s
+from backends.emulator.openai_fields import Rejected
 from backends.emulator.text import (
     Answer,
     chat_text,
@@ -121,7 +122,7 @@ def test_keep_alive(given: object, seconds: float | None) -> None:
 
 @pytest.mark.parametrize("given", ["300", "", "5 m", "abc", "5x", [], True, {}])
 def test_keep_alive_refuses_what_go_refuses(given: object) -> None:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(Rejected) as caught:
         keep_alive_s(given)
     assert caught.value.status == 400
 
