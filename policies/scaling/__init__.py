@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
+from functools import partial
 from typing import Any
 
 from policies.scaling.bounds import Bounded
 from policies.scaling.concurrency import ConcurrencyScaler, ConcurrencySettings
+from policies.scaling.each_pool import EachPool
 from policies.scaling.fixed import FixedScaler, FixedSettings
 from policies.scaling.headway import HeadwayScaler, HeadwaySettings
 from policies.scaling.kpa import KpaScaler, KpaSettings
@@ -22,11 +24,11 @@ _LARGEST = 1e9
 
 #: For each name the scaler and its settings.
 SCALERS: dict[str, tuple[Callable[[Sequence[ScalingPool], Any], Scaler], type[Any]]] = {
-    "queue": (QueueScaler, QueueSettings),
-    "concurrency": (ConcurrencyScaler, ConcurrencySettings),
-    "kpa": (KpaScaler, KpaSettings),
+    "queue": (partial(EachPool, QueueScaler), QueueSettings),
+    "concurrency": (partial(EachPool, ConcurrencyScaler), ConcurrencySettings),
+    "kpa": (partial(EachPool, KpaScaler), KpaSettings),
     "headway": (HeadwayScaler, HeadwaySettings),
-    "none": (FixedScaler, FixedSettings),
+    "none": (partial(EachPool, FixedScaler), FixedSettings),
 }
 
 

@@ -9,11 +9,9 @@ Source: kubernetes.io, "Horizontal Pod Autoscaling": algorithm details, stabiliz
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from policies.scaling.demand import concurrency, queue_shares
-from policies.scaling.types import Observation, Scaler, ScalingPool
+from policies.scaling.types import PoolLoad, ScalingPool
 from policies.scaling.windows import Window
 
 #: The default policies of growth: within this time 4 pods or 100 %.
@@ -33,28 +31,21 @@ class ConcurrencySettings:
             raise ValueError("utilization must be above 0")
 
 
-class ConcurrencyScaler(Scaler):
-    def __init__(self, pools: Sequence[ScalingPool], settings: ConcurrencySettings) -> None:
-        self._pools = pools
-        self._settings = settings
-        self._shares = queue_shares(pools)
-        self._wishes = {pool.name: Window(settings.window_s) for pool in pools}
-        self._counts = {pool.name: Window(_PERIOD_S) for pool in pools}
+class ConcurrencyScaler:
+    def __init__(self, pool: ScalingPool, settings: ConcurrencySettings) -> None:
+        self._target = settings.utilization * pool.concurrency
+        self._tolerance = settings.tolerance
+        self._wishes, self._counts = Window(settings.window_s), Window(_PERIOD_S)
 
-    def desired(self, observation: Observation) -> Mapping[str, int]:
-        return {pool.name: self._of(pool, observation) for pool in self._pools}
-
-    def _of(self, pool: ScalingPool, observation: Observation) -> int:
-        settings, load = self._settings, observation.pools[pool.name]
-        total = concurrency(observation, pool, self._shares[pool.name])
-        current, target = load.current, settings.utilization * pool.concurrency
-        ratio = total / (target * (load.ready or 1))
+    def desired(self, now_s: float, load: PoolLoad, queued: float) -> int:
+        total, current = load.in_flight + queued, load.current
+        ratio = total / (self._target * (load.ready or 1))
         wish = current
-        if abs(ratio - 1) > settings.tolerance:
-            wish = math.ceil(total / target - 1e-9)
-        self._wishes[pool.name].add(observation.now_s, wish)
-        self._counts[pool.name].add(observation.now_s, current)
+        if abs(ratio - 1) > self._tolerance:
+            wish = math.ceil(total / self._target - 1e-9)
+        self._wishes.add(now_s, wish)
+        self._counts.add(now_s, current)
         if wish <= current:
-            return min(current, int(self._wishes[pool.name].greatest))
-        before = int(self._counts[pool.name].least)
+            return min(current, int(self._wishes.greatest))
+        before = int(self._counts.least)
         return max(current, min(wish, max(before + _PODS, before * _FACTOR)))

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from policies.scaling.types import Observation, Scaler, ScalingPool
+from policies.scaling.types import PoolLoad, ScalingPool
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,14 +14,11 @@ class FixedSettings:
     instances: int | None = None
 
 
-class FixedScaler(Scaler):
+class FixedScaler:
     """Wants the same number of instances always."""
 
-    def __init__(self, pools: Sequence[ScalingPool], settings: FixedSettings) -> None:
-        self._pools = pools
+    def __init__(self, pool: ScalingPool, settings: FixedSettings) -> None:
         self._instances = settings.instances
 
-    def desired(self, observation: Observation) -> Mapping[str, int]:
-        if self._instances is not None:
-            return {pool.name: self._instances for pool in self._pools}
-        return {pool.name: observation.pools[pool.name].current for pool in self._pools}
+    def desired(self, now_s: float, load: PoolLoad, queued: float) -> int:
+        return load.current if self._instances is None else self._instances

@@ -11,11 +11,9 @@ config/core/configmaps/autoscaler.yaml. It decides every 2 s there.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from policies.scaling.demand import concurrency, queue_shares
-from policies.scaling.types import Observation, PoolLoad, Scaler, ScalingPool
+from policies.scaling.types import PoolLoad, ScalingPool
 from policies.scaling.windows import Window
 
 
@@ -37,21 +35,11 @@ class KpaSettings:
             raise ValueError("utilization must be above 0, and the rates above 1")
 
 
-class KpaScaler(Scaler):
-    def __init__(self, pools: Sequence[ScalingPool], settings: KpaSettings) -> None:
-        shares = queue_shares(pools)
-        self._pools = [_Pool(pool, shares[pool.name], settings) for pool in pools]
+class KpaScaler:
+    """`panic_at`: when it was last over the panic threshold; None while stable."""
 
-    def desired(self, observation: Observation) -> Mapping[str, int]:
-        return {each.pool.name: each.desired(observation) for each in self._pools}
-
-
-class _Pool:
-    """The autoscaler of one pool. `panic_at`: when it was last over the panic threshold; None while stable."""
-
-    def __init__(self, pool: ScalingPool, share: float, settings: KpaSettings) -> None:
-        self.pool = pool
-        self._share = share
+    def __init__(self, pool: ScalingPool, settings: KpaSettings) -> None:
+        self._pool = pool
         self._settings = settings
         self._stable = Window(settings.stable_window_s)
         self._panic = Window(settings.stable_window_s * settings.panic_window_share)
@@ -61,22 +49,20 @@ class _Pool:
         self._zero_since: float | None = None
         self._began = False
 
-    def desired(self, observation: Observation) -> int:
-        now_s, load = observation.now_s, observation.pools[self.pool.name]
+    def desired(self, now_s: float, load: PoolLoad, queued: float) -> int:
         if not self._began:
             self._began = True
             if load.ready > 1:  # it has no history yet, and keeps what there is
                 self._panic_at, self._panic_instances = now_s, load.ready
-        value = concurrency(observation, self.pool, self._share)
         for window in (self._stable, self._panic):
-            window.add(now_s, value)
+            window.add(now_s, load.in_flight + queued)
         wanted = self._wanted(load, now_s)
         self._delayed.add(now_s, wanted)
         return self._not_yet_zero(int(self._delayed.greatest), load, now_s)
 
     def _wanted(self, load: PoolLoad, now_s: float) -> int:
         settings = self._settings
-        target = settings.utilization * self.pool.concurrency
+        target = settings.utilization * self._pool.concurrency
         ready = max(1, load.ready)
         most = math.ceil(settings.max_scale_up_rate * ready)
         least = math.floor(ready / settings.max_scale_down_rate)

@@ -9,11 +9,9 @@ docs.vllm.ai/projects/production-stack, "Autoscaling with KEDA"), with one repli
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from policies.scaling.demand import queue_shares, queued
-from policies.scaling.types import Observation, Scaler, ScalingPool
+from policies.scaling.types import PoolLoad, ScalingPool
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,31 +29,24 @@ class QueueSettings:
             raise ValueError("threshold must not be negative, and step at least 1")
 
 
-class QueueScaler(Scaler):
-    def __init__(self, pools: Sequence[ScalingPool], settings: QueueSettings) -> None:
-        self._pools = pools
+class QueueScaler:
+    def __init__(self, pool: ScalingPool, settings: QueueSettings) -> None:
         self._settings = settings
-        self._shares = queue_shares(pools)
-        self._grew_at: dict[str, float] = {}
-        self._empty_since: dict[str, float] = {}
+        self._grew_at = -math.inf
+        self._empty_since: float | None = None
 
-    def desired(self, observation: Observation) -> Mapping[str, int]:
-        return {pool.name: self._of(pool, observation) for pool in self._pools}
-
-    def _of(self, pool: ScalingPool, observation: Observation) -> int:
-        now_s, settings = observation.now_s, self._settings
-        load = observation.pools[pool.name]
-        current = load.current
-        waiting = queued(observation, pool, self._shares[pool.name])
-        if waiting > 0:
-            self._empty_since.pop(pool.name, None)
-            due_s = self._grew_at.get(pool.name, -math.inf) + settings.up_every_s
-            if (not current or waiting > settings.threshold * current) and now_s >= due_s:
-                self._grew_at[pool.name] = now_s
+    def desired(self, now_s: float, load: PoolLoad, queued: float) -> int:
+        settings, current = self._settings, load.current
+        if queued > 0:
+            self._empty_since = None
+            due_s = self._grew_at + settings.up_every_s
+            if (not current or queued > settings.threshold * current) and now_s >= due_s:
+                self._grew_at = now_s
                 return current + settings.step
             return current
-        since_s = self._empty_since.setdefault(pool.name, now_s)
-        if now_s - since_s < settings.down_after_s or (current == 1 and load.in_flight):
+        if self._empty_since is None:
+            self._empty_since = now_s
+        if now_s - self._empty_since < settings.down_after_s or (current == 1 and load.in_flight):
             return current
-        self._empty_since[pool.name] = now_s
+        self._empty_since = now_s
         return current - 1
