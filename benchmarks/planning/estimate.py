@@ -17,10 +17,10 @@ from benchmarks.planning.bound import GpuSeconds, GpuTime
 from benchmarks.planning.problem import PlanningProblem
 from benchmarks.simulator import Arrival
 from benchmarks.workloads.format import PREFIX_BLOCK_TOKENS
-from policies.placement.arrivals import Arrivals
 from policies.placement.candidates import every_shape
 from policies.placement.engine_rate import least_busy_s, requests_per_s
 from policies.placement.outcomes import Aims, Evaluator, Overheads
+from policies.placement.simulation import Arrivals
 from policies.placement.types import Pool, Shape
 from router.core.profile import EngineProfile
 

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from backends.engine.hardware import ATTENTION_S, HARDWARE, HOST_S
 from benchmarks.reproduce.alpaserve_cases import Case
 from benchmarks.workloads.published import Number, Record, table
-from policies.placement.arrivals import Arrivals
 from policies.placement.outcomes import Evaluator
+from policies.placement.simulation import Arrivals
 from policies.placement.types import Cluster, GpuKind, Pool, Shape
 
 #: NVIDIA's data sheet of the A100-40GB (SXM).

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from policies.placement.arrivals import Arrivals
-from policies.placement.simulation import Served, simulate
+from policies.placement.simulation import Arrivals, Served, simulate
 from policies.placement.types import Group, Placement, Shape
 
 #: From a placement and its number of requests in time: values that count before all else, the most important first. Larger is

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
-from policies.placement.arrivals import Arrivals
 from policies.placement.outcomes import Evaluator
+from policies.placement.simulation import Arrivals
 from policies.placement.types import Cluster, GpuKind, Group, Model, Placement, Pool, Shape
 
 A100 = GpuKind("a100-40g", 40.0, (8, 0))

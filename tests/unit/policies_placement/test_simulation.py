@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.placement.arrivals import Arrivals
 from policies.placement.outcomes import Evaluator, Overheads
-from policies.placement.simulation import simulate
+from policies.placement.simulation import Arrivals, simulate
 from policies.placement.types import Group, Placement, Shape
 from tests.unit.policies_placement.cases import A100, groups, requests
 
