@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
+from backends import bounded_json
 from backends.control import Control
 from backends.http1 import Origin, request_head, tls_context
 from backends.kind import EngineKind
 from backends.pool import Pool
 from router.core.errors import UpstreamError
+from router.core.quoting import quoted
 from router.core.types import Candidate
+
+#: So many of an engine's models are told.
+_MOST_TOLD = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +79,35 @@ class EngineAdapter:
             raise
         return True
 
+    async def _listed(self, path: str, key: str) -> list[dict[str, Any]]:
+        """The entries of the list under `key` in the answer to a GET; none if the engine has no such list. Raises UpstreamError."""
+        status, body = await self._control.get(path)
+        if status != 200:
+            return []
+        try:
+            answer = bounded_json.loads(body)
+        except ValueError:
+            return []
+        entries = answer.get(key) if isinstance(answer, dict) else None
+        return [each for each in entries if isinstance(each, dict)] if isinstance(entries, list) else []
+
     async def aclose(self) -> None:
         await self.pool.aclose()
         await self._control.aclose()
+
+
+def mismatches(candidates: Iterable[Candidate], contexts: Mapping[str, Any]) -> Iterator[str]:
+    """What does not agree with the fleet file, a sentence each. `contexts` has the names of the models that the engine lists, each
+    with its context in tokens, or with anything else where the engine does not tell it."""
+    if not contexts:
+        return
+    for candidate in candidates:
+        name, wanted = candidate.upstream_model, candidate.context_tokens
+        context = contexts.get(name)
+        if name not in contexts:
+            rest = len(contexts) - _MOST_TOLD
+            more = f" and {rest} more" if rest > 0 else ""
+            others = ", ".join(map(quoted, sorted(contexts)[:_MOST_TOLD]))
+            yield f"the engine lists no model {quoted(name)}; it lists {others}{more}"
+        elif type(context) is int and wanted is not None and context < wanted:
+            yield f"the engine takes {context} tokens for {quoted(name)}, the fleet file says context_tokens: {wanted}"

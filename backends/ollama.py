@@ -14,10 +14,9 @@ from pydantic import BeforeValidator
 from pydantic_core import PydanticCustomError
 
 from backends import bounded_json
-from backends.endpoint import Endpoint, EngineAdapter
+from backends.endpoint import Endpoint, EngineAdapter, mismatches
 from backends.json_calls import JsonCall, sound_answer
 from backends.kind import EngineKind, KindSettings
-from backends.listing import listed, mismatches
 from backends.ndjson import NdjsonScanner
 from backends.ollama_bodies import embeddings_answer, native_body, non_streaming_answer
 from backends.scanning import StreamedCall
@@ -107,7 +106,7 @@ class OllamaBackend(EngineAdapter):
         )
 
     async def mismatches(self) -> list[str]:
-        entries = await listed(self._control, "/api/tags", "models")
+        entries = await self._listed("/api/tags", "models")
         # Its context is what a request asks for (`num_ctx`).
         contexts = {name: None for each in entries if isinstance(name := each.get("name"), str)}
         known = {local_name(name) for name in contexts}

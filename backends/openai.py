@@ -10,11 +10,10 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from backends.endpoint import Endpoint, EngineAdapter
+from backends.endpoint import Endpoint, EngineAdapter, mismatches
 from backends.engine_numbers import token_count
 from backends.json_calls import JsonCall, json_answer, sound_answer
 from backends.kind import EngineKind
-from backends.listing import listed, mismatches
 from backends.metrics import load_report
 from backends.scanning import EventFormat, SseScanner, StreamedCall
 from router.core.errors import UpstreamError
@@ -165,7 +164,7 @@ class OpenAIBackend(EngineAdapter):
         return load_report(text)
 
     async def mismatches(self) -> list[str]:
-        entries = await listed(self._control, "/v1/models", "data")
+        entries = await self._listed("/v1/models", "data")
         contexts = {name: _context(each) for each in entries if isinstance(name := each.get("id"), str)}
         return list(mismatches(self._candidates, contexts))
 
