@@ -20,7 +20,7 @@ from benchmarks.pipelines.published import Published
 from benchmarks.pipelines.simulate import SCHEDULERS, PlacedModel, arrivals, loaded_s
 from benchmarks.reproduce.helix import rows_of
 from policies.placement.helix_milp import HelixProgram
-from policies.placement.layer_baselines import petals, separate, swarm
+from policies.placement.layer_baselines import NodeRates, petals, separate, swarm
 from policies.placement.pipeline import (
     SINK,
     SOURCE,
@@ -326,16 +326,9 @@ def test_every_published_node_throughput_is_computed_to_the_last_digit(helix: Pu
             assert rate(row["machine"], int(row["num_layers"])) == float(row["tokens_per_s"])
 
 
-def _rates(helix: Published, cluster: MachineCluster, model: str) -> dict[int, tuple[float, ...]]:
+def _rates(helix: Published, cluster: MachineCluster, model: str) -> NodeRates:
     found = helix.models[model]
-    rate = found.throughput(cluster.counts())
-    return {
-        node: tuple(
-            min(rate(kind.name, k), kind.nic_bytes_per_s / found.model.activation_bytes)
-            for k in range(1, kind.max_layers + 1)
-        )
-        for node, kind in cluster.machines.items()
-    }
+    return Problem(cluster, found.model, found.throughput(cluster.counts()), helix.lengths).rates()
 
 
 @with_data
