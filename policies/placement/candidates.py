@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, product
+from itertools import chain, islice, product
 from math import prod
 from random import Random
 
@@ -53,26 +53,16 @@ def _equal_groups(pool: Pool) -> list[list[Shape]]:
     return found
 
 
-def mixed_groups(cluster: Cluster) -> Iterator[Placement]:
-    """Every way to divide a cluster into groups of powers of two, unlike ones too, large groups first. Each once."""
-    return map(_empty, product(*(_mixed_groups(pool) for pool in cluster.pools)))
+def mixed_groups(cluster: Cluster, most: int) -> list[Placement] | None:
+    """Every way to divide a cluster into groups of powers of two, unlike ones too, large groups first. Each once. None where there
+    are more than `most`."""
+    ways = [list(islice(_mixed_groups(pool), most + 1)) for pool in cluster.pools]
+    return list(map(_empty, product(*ways))) if prod(map(len, ways)) <= most else None
 
 
 def _empty(shapes_of: Iterable[Sequence[Shape]]) -> Placement:
     """Groups of these shapes, pool by pool, without models."""
     return Placement(tuple(map(Group, chain.from_iterable(shapes_of))))
-
-
-def count_mixed_groups(cluster: Cluster) -> int:
-    """How many `mixed_groups` there are, without making them."""
-    total = 1
-    for pool in cluster.pools:
-        ways = [1] + [0] * pool.gpus  # to divide so many GPUs into groups of the shapes so far
-        for shape in every_shape(pool):
-            for gpus in range(shape.gpus, pool.gpus + 1):
-                ways[gpus] += ways[gpus - shape.gpus]
-        total *= ways[pool.gpus]
-    return total
 
 
 def _mixed_groups(pool: Pool) -> Iterator[list[Shape]]:

@@ -22,18 +22,19 @@ def exhaustive(
 
 def placements(cluster: Cluster, fit: Fit, most: int) -> list[Placement] | None:
     """Every valid placement once, whatever the order of its groups; None where there are more than `most`."""
+    mixed = mixed_groups(cluster, most)
+    if mixed is None:
+        return None
     contents: dict[Shape, list[Group]] = {}
-    divisions = []
     total = 0
-    for division in mixed_groups(cluster):
-        runs = _runs(division)
+    divisions = list(map(_runs, mixed))
+    for runs in divisions:
         for shape, _ in runs:
             if shape not in contents:
                 contents[shape] = list(islice(_contents(shape, fit), most + 1))
         total += prod(comb(len(contents[shape]) + count - 1, count) for shape, count in runs)
         if total > most:
             return None
-        divisions.append(runs)
     return [
         Placement(tuple(chain.from_iterable(chosen))).sorted()
         for runs in divisions

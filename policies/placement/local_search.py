@@ -18,7 +18,7 @@ from random import Random
 
 from policies.placement.alpaserve import greedy
 from policies.placement.attainment_bound import most_servable
-from policies.placement.candidates import count_mixed_groups, mixed_groups, shapes, some_equal_groups
+from policies.placement.candidates import mixed_groups, shapes, some_equal_groups
 from policies.placement.changes import group_changes, replica_changes
 from policies.placement.memory import Fit
 from policies.placement.outcomes import Evaluator, Outcome
@@ -102,11 +102,9 @@ class _Search:
         return not plan.aims and sum(plan.good) >= self.bound
 
     def starts(self, cluster: Cluster) -> Iterator[Placement]:
-        if count_mixed_groups(cluster) <= self.budget.divisions:
-            divisions = mixed_groups(cluster)
-        else:
-            most = self.budget.equal_divisions
-            divisions = iter(some_equal_groups(cluster, most, self.random))
+        divisions = mixed_groups(cluster, self.budget.divisions)
+        if divisions is None:
+            divisions = some_equal_groups(cluster, self.budget.equal_divisions, self.random)
         for start in divisions:
             yield greedy(start, self.fit, self.evaluate, at_once(cluster))
         for _ in range(self.budget.random_starts):
