@@ -7,6 +7,7 @@ only when it is idle.
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -15,8 +16,7 @@ from math import inf
 from benchmarks.simulator.engines import SimulatedEngine
 from benchmarks.simulator.outcomes import Change, Usage
 from policies.scaling.bounds import Bounded
-from policies.scaling.load import LoadCounter
-from policies.scaling.types import PoolLoad, ScalingPool
+from policies.scaling.types import ModelLoad, Observation, PoolLoad, ScalingPool
 from router.core.events import DrainChanged, Event, FleetChanged, Probed
 from router.core.scheduler import Scheduler
 from router.core.state import Instance
@@ -35,6 +35,39 @@ class Scaling:
     places: Mapping[str, tuple[str, ...]]
     interval_s: float = 15.0
     epoch_s: float = 0.0
+
+
+class LoadCounter:
+    """Counts arrivals and ends by model, and makes each time's `Observation` of them. A request that may go to several
+    models counts for the first one, as it does in the queue."""
+
+    def __init__(self, began_s: float) -> None:
+        self._since_s = began_s
+        #: By model, then field of `ModelLoad`.
+        self._counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
+
+    def arrived(self, model: str, prompt_tokens: int) -> None:
+        """A request for `model` arrived."""
+        self._counts[model].update(arrivals=1, prompt_tokens=prompt_tokens)
+
+    def ended(self, model: str, output_tokens: int | None, slo_met: bool | None) -> None:
+        """A request for `model` ended: with an answer of `output_tokens` (None: with none). `slo_met` is None without an
+        SLO."""
+        counts = self._counts[model]
+        if output_tokens is not None:
+            counts.update(answers=1, output_tokens=output_tokens)
+        counts["slo_misses"] += slo_met is False
+
+    def observe(self, now_s: float, pools: Mapping[str, PoolLoad], queued: Mapping[str, int]) -> Observation:
+        """What a scaler sees now. The counts begin anew. `queued` are the waiting requests by model."""
+        models = {
+            name: ModelLoad(**counts, queued=queued.get(name, 0)) for name, counts in self._counts.items()
+        }
+        found = Observation(now_s, now_s - self._since_s, pools, models)
+        self._since_s = now_s
+        for counts in self._counts.values():
+            counts.clear()
+        return found
 
 
 class _State(Enum):
