@@ -1,8 +1,10 @@
 """Groups of unlike stages, for models that no group of equal ones holds: stages of two pools, or of another number than
 profiles have.
 
-The cheapest choices of stages from one pool or two are tried, each with its best split of the layers (`unlike_stages`).
-The group of the most steps a second for its price is taken out of the pools; the planner divides what is left.
+The cheapest choices of stages from one pool or two are tried, each with its best split of the layers: in a full pipeline the
+slowest stage sets the pace, so the best split is the one whose slowest stage takes least. vLLM takes such a split in the
+environment variable VLLM_PP_LAYER_PARTITION. The group of the most steps a second for its price is taken out of the pools; the
+planner divides what is left.
 """
 
 from __future__ import annotations
@@ -17,7 +19,6 @@ from backends.engine.hardware import HARDWARE
 from backends.engine.models import MODELS
 from backends.engine.unlike_stages import EngineStage
 from benchmarks.planning.files import PlannedModelConfig, PoolConfig
-from policies.placement.unlike_stages import split_layers
 from router.core.profile import EngineProfile
 
 #: How many of the cheapest groups that hold the model are compared, and the most stages of one.
@@ -107,6 +108,22 @@ def _split(
         EngineStage(HARDWARE[gpu], degree, held) for (gpu, degree), held in zip(shapes, split, strict=True)
     )
     return UnlikeGroup(config.name, tuple(stages), tuple(place for place, _ in chosen))
+
+
+def split_layers(layers: int, stages: Sequence[Sequence[float]]) -> tuple[int, ...] | None:
+    """Layers of each stage, at least one; None if the stages cannot hold them. `stages[i][k - 1]` is the time of stage i
+    with k layers, in any unit, for all k that its memory holds. Of splits that are equally fast, the
+    last stages hold most."""
+    # the slowest stage and the split of every number of layers that the stages so far can hold
+    best: dict[int, tuple[float, tuple[int, ...]]] = {0: (0.0, ())}
+    for times in stages:
+        reached: dict[int, tuple[float, tuple[int, ...]]] = {}
+        for before, (slowest, split) in best.items():
+            for held, time in enumerate(times[: layers - before], start=1):
+                found = max(slowest, time), (*split, held)
+                reached[before + held] = min(reached.get(before + held, found), found)
+        best = reached
+    return best[layers][1] if layers in best else None
 
 
 def _step_s(profile: EngineProfile) -> float:

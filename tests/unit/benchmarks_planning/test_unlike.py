@@ -1,7 +1,9 @@
 """Plans with a group over unlike GPUs, for a model that no group of equal GPUs holds."""
 
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
+from random import Random
 
 import orjson
 import pytest
@@ -14,6 +16,7 @@ from benchmarks.planning.from_fleet import cluster_of, models_of, present
 from benchmarks.planning.placing import placed
 from benchmarks.planning.problem import PlanningProblem
 from benchmarks.planning.reasons import reasons
+from benchmarks.planning.unlike import split_layers
 from benchmarks.simulator import open_fleet
 from policies.placement.types import Group, Placement, Shape
 from router import cli
@@ -112,3 +115,40 @@ def test_the_plan_shows_the_layers_and_its_fleet_file_can_be_served(
     config = load(tmp_path / "plan" / "fleet.yaml")
     assert config.instances[0].profile == group["profile"] == f"{LARGE}@{group['gpu']}"
     assert open_fleet(config).names == [config.instances[0].name]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_split_of_layers_has_a_faster_slowest_stage(seed: int) -> None:
+    random = Random(seed)
+    layers = random.randint(4, 12)
+    stages = []
+    for _ in range(random.randint(2, 4)):
+        layer, fixed = random.choice((1.0, 1.5, 3.0)), random.choice((0.0, 2.0))
+        stages.append([fixed + layer * held for held in range(1, random.randint(2, 7))])
+    every = [held for held in product(*(range(1, len(times) + 1) for times in stages)) if sum(held) == layers]
+    found = split_layers(layers, stages)
+    if not every:
+        assert found is None
+        return
+    assert found in every
+    assert slowest(stages, found) == min(slowest(stages, held) for held in every)
+
+
+def slowest(stages: list[list[float]], split: tuple[int, ...]) -> float:
+    return max(times[held - 1] for times, held in zip(stages, split, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("layers", "stages", "split"),
+    [
+        (10, [[1.0, 2, 3, 4, 5, 6], [2.0, 4, 6, 8, 10]], (6, 4)),
+        (9, [[1.0, 2, 3, 4, 5, 6], [2.0, 4, 6, 8, 10]], (6, 3)),
+        (2, [[1.0], [1.0], [1.0]], None),
+        (3, [[1.0], [1.0]], None),
+        (1, [[1.0, 2.0]], (1,)),
+    ],
+)
+def test_the_slower_stage_holds_fewer_layers(
+    layers: int, stages: list[list[float]], split: tuple[int, ...] | None
+) -> None:
+    assert split_layers(layers, stages) == split
