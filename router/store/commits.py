@@ -7,11 +7,39 @@ counted. Most batches come once, so this is done only where a batch cannot be wr
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
-from router.store.entries import Entry, Row, corrected
-from router.store.totals import spending
+from router.store.entries import (
+    ATTEMPT_COLUMNS,
+    EXPLANATION_COLUMNS,
+    REQUEST_COLUMNS,
+    Entry,
+    Row,
+    corrected,
+)
+from router.store.totals import Amounts, spending
+
+
+def _insert(table: str, columns: Sequence[str], on_conflict: str = "") -> str:
+    marks = ", ".join("?" * len(columns))
+    return f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks}){on_conflict}"  # noqa: S608 (our own names)
+
+
+_INSERT_REQUESTS = _insert("requests", REQUEST_COLUMNS)  # refuses rows that are there
+_INSERT_ATTEMPTS = _insert("attempts", ATTEMPT_COLUMNS, " ON CONFLICT DO NOTHING")
+_INSERT_EXPLANATIONS = _insert("explanations", EXPLANATION_COLUMNS, " ON CONFLICT DO NOTHING")
+_SPEND_KEY = ("day", "run_id", "key_name", "policy", "model")
+_ADD_SPENDING = _insert(
+    "spend",
+    (*_SPEND_KEY, *Amounts._fields),
+    f" ON CONFLICT ({', '.join(_SPEND_KEY)}) DO UPDATE SET "
+    + ", ".join(f"{name} = spend.{name} + excluded.{name}" for name in Amounts._fields),
+)
+_COUNT = (
+    "UPDATE runs SET arrived = coalesce(?, arrived), finished = coalesce(?, finished),"
+    " recorded = recorded + ?, dropped = coalesce(?, dropped) WHERE id = ?"
+)
 
 
 class Run(NamedTuple):
@@ -31,10 +59,8 @@ class Written(NamedTuple):
 
 
 class Database(Protocol):
-    """A connection that opens itself when a transaction begins. `sql` holds its statements by name
-    (`router.store.writer_settings`)."""
+    """A connection that opens itself when a transaction begins."""
 
-    sql: Mapping[str, str]
     #: What it raises while it is away.
     errors: tuple[type[Exception], ...]
 
@@ -48,7 +74,7 @@ class Database(Protocol):
         """The ids that have a row."""
 
     def execute(self, sql: str, rows: Iterable[Row]) -> None:
-        """Run a statement once for each row of parameters."""
+        """Run a statement, with a `?` for each parameter, once for each row of parameters."""
 
     def commit(self) -> None:
         """End the transaction."""
@@ -110,15 +136,13 @@ class Commits:
                 self._insert(new)
                 # Always in the same order, so that no two transactions wait for each other's rows.
                 database.execute(
-                    database.sql["add_spending"],
+                    _ADD_SPENDING,
                     [
                         (day, run.id, *others, *amounts)
                         for (day, *others), amounts in sorted(spending(new).items())
                     ],
                 )
-            database.execute(
-                database.sql["count"], [(run.arrived, run.finished, len(new), run.dropped, run.id)]
-            )
+            database.execute(_COUNT, [(run.arrived, run.finished, len(new), run.dropped, run.id)])
             database.commit()
         except BaseException:
             database.abandon()
@@ -135,14 +159,13 @@ class Commits:
         return list(by_id.values())
 
     def _insert(self, entries: Sequence[Entry]) -> None:
-        database = self._database
-        for name, rows in (
-            ("insert_requests", [entry.request for entry in entries]),
-            ("insert_attempts", [attempt for entry in entries for attempt in entry.attempts]),
+        for sql, rows in (
+            (_INSERT_REQUESTS, [entry.request for entry in entries]),
+            (_INSERT_ATTEMPTS, [attempt for entry in entries for attempt in entry.attempts]),
             (
-                "insert_explanations",
+                _INSERT_EXPLANATIONS,
                 [entry.explanation for entry in entries if entry.explanation is not None],
             ),
         ):
             if rows:
-                database.execute(database.sql[name], rows)
+                self._database.execute(sql, rows)

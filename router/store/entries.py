@@ -22,8 +22,7 @@ _NEWLINE = orjson.OPT_APPEND_NEWLINE
 
 Row = tuple[Any, ...]
 
-#: The columns of rows, in order (`router.store.writer_settings` compares them with the tables). A later version adds at the
-#: end: a spool may be of an older one.
+#: The columns of rows, in order. A later version adds at the end: a spool may be of an older one.
 REQUEST_COLUMNS: tuple[str, ...] = tuple(
     """
     id client_request_id retry_count received_at api key_name policy model_requested model instance

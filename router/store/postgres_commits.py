@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from functools import lru_cache
+from itertools import count
 from typing import Any, TypeVar
 
 import asyncpg  # type: ignore[import-untyped]
@@ -48,8 +51,7 @@ class PostgresDatabase:
         OverflowError,
     )
 
-    def __init__(self, sql: Mapping[str, str], connect: Mapping[str, Any]) -> None:
-        self.sql = sql
+    def __init__(self, connect: Mapping[str, Any]) -> None:
         self._settings = connect
         self._runner = asyncio.Runner()
         self._connection: Any = None
@@ -80,13 +82,15 @@ class PostgresDatabase:
 
     def _begin(self, run_id: str) -> None:
         self._run(self._connection.execute("BEGIN"))
-        self._run(self._connection.fetch(self.sql["lock_run"], run_id))
+        # Only one transaction of a run at a time, as SQLite has in any case.
+        self._run(self._connection.fetch("SELECT recorded FROM runs WHERE id = $1 FOR UPDATE", run_id))
 
     def present(self, ids: Sequence[str]) -> set[str]:
-        return {row[0] for row in self._run(self._connection.fetch(self.sql["present"], ids))}
+        query = "SELECT id FROM requests WHERE id = ANY($1)"
+        return {row[0] for row in self._run(self._connection.fetch(query, ids))}
 
     def execute(self, sql: str, rows: Iterable[Row]) -> None:
-        self._run(self._connection.executemany(sql, rows))
+        self._run(self._connection.executemany(_numbered(sql), rows))
 
     def commit(self) -> None:
         self._run(self._connection.execute("COMMIT"))
@@ -99,3 +103,10 @@ class PostgresDatabase:
 
     def _run(self, work: Coroutine[Any, Any, _T]) -> _T:
         return self._runner.run(work)
+
+
+@lru_cache
+def _numbered(sql: str) -> str:
+    """A statement with PostgreSQL's marks for its parameters."""
+    numbers = count(1)
+    return re.sub(r"\?", lambda _: f"${next(numbers)}", sql)

@@ -1,7 +1,7 @@
 """The writer process: `python -m router.store.writer_main FD`, started by `router.store.writer_process`.
 
 It commits the finished requests of one serving process, outside of that process's interpreter lock. FD is its end of a
-socket pair. The first line that it reads is JSON: which database, and the SQL for it. A request is a line of JSON, `[run,
+socket pair. The first line that it reads is JSON: which database. A request is a line of JSON, `[run,
 arrived, finished, dropped, count]`, and `count` lines (`router.store.entries`). Each is answered by a line of JSON; an empty
 line says that the process is ready. When the socket ends it writes what it has received, and ends; no signal but SIGKILL
 ends it before.

@@ -64,7 +64,7 @@ def test_a_value_too_large_for_an_index_is_refused_alone(postgres_url: str) -> N
         return writer_settings(create_engine(parse_url(postgres_url)), None, Path("run"))
 
     settings = asyncio.run(prepared())
-    server = PostgresDatabase(settings["sql"], settings["connect"])  # type: ignore[arg-type]
+    server = PostgresDatabase(settings["connect"])  # type: ignore[arg-type]
     batch = []
     for number in range(5):
         record = make_record(number, received_at=86_400.0)

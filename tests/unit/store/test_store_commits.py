@@ -179,7 +179,7 @@ def test_a_server_that_cannot_be_connected_to_refuses_no_row(
     monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     monkeypatch.setattr(asyncpg, "connect", AsyncMock(side_effect=error))
-    answer = _answer(Commits(PostgresDatabase({}, {})), RUN, [b"a line"])
+    answer = _answer(Commits(PostgresDatabase({})), RUN, [b"a line"])
     assert answer == {"error": type(error).__name__, "fault": None, "away": True}
 
 

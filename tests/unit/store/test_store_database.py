@@ -23,10 +23,8 @@ from router.store.database import (
     public_url,
     sqlite_path,
 )
-from router.store.entries import ATTEMPT_COLUMNS, EXPLANATION_COLUMNS, REQUEST_COLUMNS
 from router.store.queries import Store
 from router.store.runs import create_counts, file_prefix
-from router.store.writer_settings import statements
 
 
 @pytest.mark.parametrize(
@@ -155,19 +153,6 @@ def test_bad_values_are_told_from_bad_days() -> None:
     assert not is_bad_value(OperationalError("", None, sqlite3.OperationalError("database is locked")))
     assert not is_bad_value(ConnectionRefusedError())
     assert not is_bad_value(TimeoutError())
-
-
-@pytest.mark.parametrize("backend", ["sqlite", "postgresql"])
-def test_an_insert_takes_the_columns_in_order(backend: str) -> None:
-    sql = statements(create_engine(parse_url(f"{backend}://")).dialect)
-    for table, columns in (
-        ("requests", REQUEST_COLUMNS),
-        ("attempts", ATTEMPT_COLUMNS),
-        ("explanations", EXPLANATION_COLUMNS),
-    ):
-        insert = sql[f"insert_{table}"]
-        assert insert.startswith(f"INSERT INTO {table} ({', '.join(columns)}) VALUES")
-        assert insert.endswith("ON CONFLICT DO NOTHING") == (table != "requests")
 
 
 async def test_a_new_file_is_its_owners_alone(tmp_path):
