@@ -23,7 +23,6 @@ from router.store.database import (
     reason,
     sqlite_path,
 )
-from router.store.pooler import refuse_shared_sessions
 from router.store.runs import takes_files
 from router.store_arguments import add_store_arguments, store_of
 
@@ -98,7 +97,7 @@ async def upgrade_due(url: str) -> str | None:
         with opening(engine):
             try:
                 async with asyncio.timeout(3.0):
-                    await refuse_shared_sessions(engine)
+                    await schema.refuse_shared_sessions(engine)
                     async with engine.connect() as connection:
                         found = await connection.run_sync(schema.version)
                         if path is None:

@@ -21,7 +21,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from router.core.deadlines import DeadlineHeap
+from router.core.open_requests import DeadlineHeap
 from router.core.request_state import RequestPhase, RequestState
 
 #: After this many requests that were in time, an overdue one is served.

@@ -19,7 +19,6 @@ from sqlalchemy.engine import URL, make_url
 from router.store import schema
 from router.store.async_engine import AsyncConnection, AsyncEngine, create_async_engine
 from router.store.faults import BAD_VALUE_STATES, error_name, file_fault, mixed_sessions
-from router.store.pooler import refuse_shared_sessions
 
 log = logging.getLogger(__name__)
 # A pool logs a traceback for each connection that a lost server leaves; the store itself says what that means.
@@ -253,7 +252,7 @@ async def connect(engine: AsyncEngine, *, create: bool, wait_s: float = 0.0) -> 
                 raise StoreError(f"cannot open the store {where}: {error.strerror}") from None
         with opening(engine):
             _probe(path)
-    await retrying(engine, _upgrade if create else _check, wait_s)
+    await retrying(engine, _upgrade if create else schema.check, wait_s)
 
 
 async def retrying(
@@ -297,11 +296,6 @@ async def opened(url: str, *, create: bool = False) -> AsyncIterator[AsyncEngine
         await dispose(engine)
 
 
-async def _check(engine: AsyncEngine) -> None:
-    await refuse_shared_sessions(engine)
-    await schema.check(engine)
-
-
 async def _upgrade(engine: AsyncEngine) -> None:
     if engine.dialect.name == "sqlite":
         await schema.upgrade(engine)
@@ -309,7 +303,6 @@ async def _upgrade(engine: AsyncEngine) -> None:
     # Filling a new table from millions of rows takes a while, and so does waiting for a process that does it.
     patient = create_engine(engine.url, command_timeout_s=None)
     try:
-        await refuse_shared_sessions(patient)  # its connections do not stay
         await schema.upgrade(patient)
     finally:
         await dispose(patient)

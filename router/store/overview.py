@@ -13,7 +13,6 @@ import sqlalchemy as sa
 from sqlalchemy import func
 
 from router.core.types import OUTSIDE_ATTAINMENT, Outcome
-from router.store.bins import tree
 from router.store.overview_figures import (
     MAX_NAMES,
     PREDICTED,
@@ -24,6 +23,7 @@ from router.store.overview_figures import (
     TIMES,
     Tally,
     Window,
+    tree,
 )
 from router.store.queries import Store
 from router.store.tables import requests

@@ -43,8 +43,7 @@ from router.store.state import TOTAL
 from router.store.takeover import take_over
 from router.store.totals import today
 from router.store.writer import CLOSE_TIMEOUT_S, Writer
-from router.store.writer_process import WriterProcess
-from router.store.writer_settings import writer_settings
+from router.store.writer_process import WriterProcess, writer_settings
 
 log = logging.getLogger(__name__)
 

@@ -4,16 +4,21 @@ Opening a store for recording migrates it first. Processes that start at the sam
 lock or SQLite's lock on the file. A migration is one transaction: it is complete or not done. A database without our tables
 gets them as they are now, without Alembic, whose modules take memory for as long as the process lives. One with tables but
 without a version (made by release 0.1.0) goes through all versions.
+
+A pooler before PostgreSQL that lends one of its sessions to several connections (PgBouncer's transaction mode) is refused:
+prepared statements and the lock of the retention belong to a session. In one that others use too, a statement may be another
+program's, and the lock stays.
 """
 
 from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Any
 
 import sqlalchemy as sa
 
-from router.store.async_engine import AsyncEngine
+from router.store.async_engine import AsyncConnection, AsyncEngine
 from router.store.tables import metadata
 
 log = logging.getLogger(__name__)
@@ -34,6 +39,7 @@ _FOLDER = Path(__file__).with_name("migrations")
 _LOCK = 0x68656164776179
 # How long an upgrade waits for a transaction that uses a table. All others wait behind it.
 _TABLE_WAIT_S = 3
+_ROUNDS = 3
 
 
 class SchemaError(Exception):
@@ -43,6 +49,7 @@ class SchemaError(Exception):
 async def upgrade(engine: AsyncEngine) -> None:
     """Migrate the tables to the newest version. Raises SchemaError if they are of a newer program, or not ours. PostgreSQL
     refuses it while another transaction uses a table for long."""
+    await refuse_shared_sessions(engine)
     async with engine.connect() as connection:
         if await connection.run_sync(_ready):
             return
@@ -59,6 +66,7 @@ async def upgrade(engine: AsyncEngine) -> None:
 
 async def check(engine: AsyncEngine) -> None:
     """Raise SchemaError unless the tables have the newest version."""
+    await refuse_shared_sessions(engine)
     async with engine.connect() as connection:
         found = await connection.run_sync(version)
         if found not in VERSIONS or not await connection.run_sync(_ready):
@@ -146,3 +154,31 @@ def _refuse_missing(connection: sa.Connection) -> None:
         ]
     if missing:
         raise SchemaError(f"lacks {', '.join(missing)}: made by another program?")
+
+
+async def refuse_shared_sessions(engine: AsyncEngine) -> None:
+    """Raise SchemaError if two connections that are open at the same time reach the same session of a PostgreSQL server, or
+    one reaches several. Only a pooler makes this possible; a busy one may hide it."""
+    if engine.dialect.name != "postgresql":
+        return
+    async with engine.connect() as one:
+        driver: Any = (await one.get_raw_connection()).driver_connection
+        found = await _session(one)
+        if found == driver.get_server_pid():
+            return  # no pooler: these are its first words
+        ours, theirs = {found}, set()
+        async with engine.connect() as other:
+            for _ in range(_ROUNDS):
+                theirs.add(await _session(other))
+                ours.add(await _session(one))
+        if len(ours) > 1 or len(theirs) > 1 or ours & theirs:
+            raise SchemaError(
+                "is behind a pooler in transaction mode, which mixes up sessions: set session mode"
+            )
+
+
+async def _session(connection: AsyncConnection) -> int:
+    """The server's process behind a connection. Its transaction has ended."""
+    found: int = (await connection.execute(sa.text("SELECT pg_backend_pid()"))).scalar_one()
+    await connection.rollback()
+    return found

@@ -1,5 +1,6 @@
-"""The serving process's side of its writer process (`router.store.writer_main`): starts it, sends it batches, and starts it
-again when it dies. A batch without an answer is sent again; the writer process writes no row twice."""
+"""The serving process's side of its writer process (`router.store.writer_main`): says how to connect to the database, starts
+it, sends it batches, and starts it again when it dies. A batch without an answer is sent again; the writer process writes no
+row twice."""
 
 from __future__ import annotations
 
@@ -19,7 +20,11 @@ from typing import Any
 import orjson
 
 from router.background import surviving
+from router.store.async_engine import AsyncEngine
 from router.store.commits import Run, Written
+from router.store.database import CONNECT_TIMEOUT_S, sqlite_pragmas
+from router.store.runs import writer_file
+from router.store.sqlite_file import SqliteFile
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +33,26 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 10.0
 STEADY_S = 60.0
 _KILL_AFTER_S = 1.0  # when it does not end by itself
 _MODULES = str(Path(__file__).parents[2])
+#: PostgreSQL's time for a statement; after it the connection is closed.
+COMMIT_TIMEOUT_S = 15.0
+
+
+def writer_settings(engine: AsyncEngine, file: SqliteFile | None, run_file: Path) -> dict[str, Any]:
+    """What the writer process of an engine receives when it starts. `file` is that of a SQLite store, `run_file` the run's counter file."""
+    places, given = engine.dialect.create_connect_args(engine.url)
+    connect = dict(given)
+    settings: dict[str, Any] = {
+        "backend": engine.dialect.name,
+        "lock_file": str(writer_file(run_file).absolute()),
+        "connect": connect,
+    }
+    if file is not None:
+        connect["database"] = places[0]
+        return settings | {"pragmas": sqlite_pragmas(), "path": str(file.path), "identity": file.identity}
+    for name in ("prepared_statement_cache_size", "prepared_statement_name_func"):  # SQLAlchemy's own
+        connect.pop(name, None)
+    connect |= {"timeout": CONNECT_TIMEOUT_S, "command_timeout": COMMIT_TIMEOUT_S}
+    return settings
 
 
 class CommitError(Exception):

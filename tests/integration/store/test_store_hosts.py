@@ -15,7 +15,7 @@ from router.store.commits import Commits, Run, Written
 from router.store.database import create_engine, parse_url
 from router.store.postgres_commits import PostgresDatabase
 from router.store.queries import Store
-from router.store.writer_settings import writer_settings
+from router.store.writer_process import writer_settings
 from tests.records import entry_of, make_record
 from tests.servers.postgres import PostgresServer
 from tests.waiting import until

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from router.store import writer_settings
+from router.store import writer_process
 from router.store.database import StoreError, sqlite_pragmas
 from router.store.keys import StoredKey
 from router.store.queries import Store
@@ -175,7 +175,7 @@ async def test_a_disk_that_takes_no_more_is_told_and_rows_wait(
 async def test_a_file_that_may_only_be_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "headway.db"
     with monkeypatch.context() as patched:
-        patched.setattr(writer_settings, "sqlite_pragmas", lambda: [*sqlite_pragmas(), "PRAGMA query_only=1"])
+        patched.setattr(writer_process, "sqlite_pragmas", lambda: [*sqlite_pragmas(), "PRAGMA query_only=1"])
         store = await Store.open(f"sqlite:///{path}")
     put(store, make_record(1))
     await until(lambda: store.fault is not None)

@@ -20,7 +20,7 @@ from sqlalchemy import select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from router.core.types import Outcome
-from router.store import queries, spool, tables, writer, writer_settings
+from router.store import queries, spool, tables, writer, writer_process
 from router.store.database import StoreError, create_engine, opened, parse_url
 from router.store.queries import Store
 from router.store.retention import _LOCK, Retention
@@ -115,7 +115,7 @@ async def test_a_server_that_crashes_under_load_loses_nothing(
 async def test_a_server_that_stops_answering_loses_nothing(
     postgres: PostgresServer, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer_settings, "COMMIT_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(writer_process, "COMMIT_TIMEOUT_S", 0.5)
     store = await Store.open(postgres_url)
     ids: set[str] = set()
 

@@ -21,7 +21,7 @@ from router.store.runs import Lost
 from router.store.spend_report import spend_report
 from router.store.sqlite_file import SqliteFile
 from router.store.writer import record_line
-from router.store.writer_settings import writer_settings
+from router.store.writer_process import writer_settings
 from tests.integration.store.test_store_outage import everything_is_there, locked
 from tests.processes import is_running
 from tests.records import make_record, put, runs_of

@@ -19,8 +19,7 @@ from router.store.retention import Retention
 from router.store.runs import Counts, Lost
 from router.store.spool import Spool
 from router.store.writer import Writer
-from router.store.writer_process import WriterProcess
-from router.store.writer_settings import writer_settings
+from router.store.writer_process import WriterProcess, writer_settings
 from tests.integration.store.test_store_outage import locked
 from tests.records import make_record, put, runs_of
 from tests.waiting import until

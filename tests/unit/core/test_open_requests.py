@@ -6,9 +6,8 @@ from random import Random
 
 import pytest
 
-from router.core.deadlines import DeadlineHeap
 from router.core.money.account import RequestMoney
-from router.core.open_requests import OpenRequests
+from router.core.open_requests import DeadlineHeap, OpenRequests
 from router.core.request_state import RequestState
 from router.core.types import Slo
 from tests.unit.core.worlds import request

@@ -13,8 +13,7 @@ from sqlalchemy import create_engine, literal, select
 
 from router.core.types import Outcome
 from router.gateway.routes.overview import Shared
-from router.store.bins import Bins, tree
-from router.store.overview_figures import TIME_BINS, Window, group_of
+from router.store.overview_figures import TIME_BINS, Bins, Window, group_of, tree
 
 AFTER_DECODING = ("ok", "late", "cut_short", "stopped")
 BEFORE_DECODING = ("timed_out", "out_of_budget", "rejected", "failed", "left")

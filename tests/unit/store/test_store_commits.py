@@ -21,7 +21,7 @@ from router.store.queries import Store
 from router.store.sqlite_commits import SqliteDatabase
 from router.store.sqlite_file import SqliteFile
 from router.store.writer_main import _answer
-from router.store.writer_settings import writer_settings
+from router.store.writer_process import writer_settings
 from tests.records import entry_of, make_record
 
 RUN = Run("run", 9, 8, 7)
