@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 import orjson
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from router.config.errors import dotted
 from router.config.fields import LARGEST_NUMBER
 from router.config.load import in_words
-from router.config.masking import dotted
 
 Number = TypeVar("Number", int, float)
 

@@ -22,8 +22,8 @@ from rich.table import Table
 from backends import scanning
 from backends.engine import profiles
 from router.config import ConfigError, FleetConfig, InstanceConfig, Problem, load, located, parse_instance
+from router.config.errors import dotted
 from router.config.marks import LocalFile, Variable, named
-from router.config.masking import dotted
 
 #: Sections whose secrets and files may be those of another machine.
 _OF_ENGINES = {"instances", "discovery", "scaling"}

@@ -12,10 +12,8 @@ from typing import Any
 
 from backends.engine import profiles
 from policies import POLICIES
-from router.config.masking import masked
+from router.config.errors import Path, masked
 
-#: The path of a value: keys and list positions from the top of the file.
-Path = tuple[str | int, ...]
 #: A path, and what is wrong there.
 Finding = tuple[Path, str]
 

@@ -14,8 +14,7 @@ from typing import Any
 import yaml
 from yaml.constructor import ConstructorError
 
-from router.config.crosscheck import Path
-from router.config.errors import ConfigError, Problem
+from router.config.errors import ConfigError, Path, Problem
 
 #: In no file's name, no header and no UTF-8.
 _UNUSABLE = re.compile("[\0\ud800-\udfff]")

@@ -11,11 +11,10 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from router.config.crosscheck import Finding, Path, check_instances, crosscheck
+from router.config.crosscheck import Finding, check_instances, crosscheck
 from router.config.document import parse
-from router.config.errors import ConfigError, Problem
+from router.config.errors import SECRET_KEYS, ConfigError, Path, Problem, masked
 from router.config.instances import InstanceConfig
-from router.config.masking import SECRET_KEYS, masked
 from router.config.models import FleetConfig
 from router.config.sections import ServerConfig
 

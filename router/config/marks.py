@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from pydantic import BaseModel
 
-from router.config.crosscheck import Path
+from router.config.errors import Path
 
 #: In a field's annotation: the gateway reads the value at its start only.
 AT_START = "at start"

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
-from router.config.errors import ConfigError, Problem
+from router.config.errors import ConfigError, Problem, masked
 from router.config.instances import InstanceConfig
-from router.config.masking import masked
 from router.config.models import FleetConfig
 
 

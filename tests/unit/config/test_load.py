@@ -7,7 +7,7 @@ import pytest
 
 from backends import KINDS
 from router.config import ConfigError, load, loads
-from router.config.masking import dotted
+from router.config.errors import dotted
 
 FLEET = """\
 server: {port: 8080}

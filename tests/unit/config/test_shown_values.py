@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from router.config import ConfigError, FleetConfig, loads, parse_instance
-from router.config.masking import masked
+from router.config.errors import masked
 from router.core.quoting import MAX_QUOTED_CHARS
 
 Path = tuple[str | int, ...]
