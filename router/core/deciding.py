@@ -39,20 +39,24 @@ class Decided:
         return self.options[self.choice.index]
 
     @property
-    def decision(self) -> Decision:
-        """All of it, as it is recorded."""
+    def considered(self) -> tuple[Considered, ...]:
+        """All candidates, as they are recorded."""
         choice = self.choice
-        considered = [
+        options = [
             Considered(each.candidate, each.prediction, score, reason)
             for each, score, reason in zip(self.options, choice.scores, choice.reasons, strict=True)
         ]
-        considered += unavailable(self.busy, self.passed_over)
+        return (*options, *unavailable(self.busy, self.passed_over))
+
+    @property
+    def decision(self) -> Decision:
+        """All of it, as it is recorded."""
         return Decision(
             self.policy,
             self.at_s,
-            choice.index,
-            tuple(considered),
-            choice.propensity,
+            self.choice.index,
+            self.considered,
+            self.choice.propensity,
             tuple([load_features(load, self.at_s) for load in self.loads]),
         )
 

@@ -157,7 +157,6 @@ class Gateway:
             record.complete()
         if traced and self.tracing is not None:
             with surviving("tracing"):
-                record.describe()
                 self.tracing.end(record, record.trace, self.metrics.kind)
         if logged:
             log_request(record)

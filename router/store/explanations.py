@@ -19,6 +19,7 @@ from typing import Any, TypedDict
 import orjson
 
 from predictors.kernels import ids_as_base64
+from router.core.deciding import Decided
 from router.core.state import LOAD_FEATURES, load_features
 from router.core.types import Considered, Decision, PromptFeatures
 from router.store.records import PREDICTION_FIELDS, RequestRecord, prediction_values
@@ -69,10 +70,7 @@ class Explanation(TypedDict):
 def encode(record: RequestRecord, max_bytes: int = MAX_BLOB_BYTES) -> bytes | None:
     """The blob of a record, at most `max_bytes` long; None if nothing was decided. Above the limit the candidates with the
     worst scores are left out, never the chosen one. The reasons are made by a policy, so this may raise anything."""
-    rows = _undescribed_rows(record)
-    if rows is None:
-        record.describe()
-        rows = _rows(record, _MAX_CANDIDATES)
+    rows = _rows(record, _MAX_CANDIDATES)
     if not rows:
         return None
     prefix: Sequence[int] = record.prefix
@@ -89,20 +87,21 @@ def encode(record: RequestRecord, max_bytes: int = MAX_BLOB_BYTES) -> bytes | No
                 return None
             prefix = prefix[: len(prefix) // 2]
         else:
-            record.describe()
             rows = _rows(record, max(1, min(most * max_bytes // len(blob), most - 1)))
 
 
-def _undescribed_rows(record: RequestRecord) -> list[_Row] | None:
-    """The rows of decisions that have not been made a `Decision`, if all are; None also if one has more than options."""
-    if record.decisions or record.refused is not None:
-        return None
+def _rows(record: RequestRecord, keep: int) -> list[_Row]:
+    """The decisions as they stand in the blob, with at most `keep` candidates each."""
     found: list[_Row] = []
-    for state in record.undescribed:
-        decided = state.decided
+    arrived_at = record.arrived_at
+    for decided in record.decisions:
+        if not isinstance(decided, Decided):
+            found.append(_decision_row(decided, arrived_at, keep))
+            continue
         options, choice, at_s, loads = decided.options, decided.choice, decided.at_s, decided.loads
-        if decided.busy or decided.passed_over or not len(options) == len(loads) <= _MAX_CANDIDATES:
-            return None
+        if decided.busy or decided.passed_over or not len(options) == len(loads) <= keep:
+            found.append(_decision_row(decided.decision, arrived_at, keep))
+            continue
         rows = []
         for option, score, reason, load in zip(options, choice.scores, choice.reasons, loads, strict=True):
             candidate, prediction = option.candidate, option.prediction
@@ -114,17 +113,12 @@ def _undescribed_rows(record: RequestRecord) -> list[_Row] | None:
                 )
             features = load_features(load, at_s)
             rows.append((candidate.instance, candidate.model, score, reason, values, features))
-        after_s = None if record.arrived_at is None else at_s - record.arrived_at
+        after_s = None if arrived_at is None else at_s - arrived_at
         found.append((decided.policy, after_s, choice.index, choice.propensity, 0, rows))
     return found
 
 
-def _rows(record: RequestRecord, keep: int) -> list[_Row]:
-    return [_decision_row(decision, record.arrived_at, keep) for decision in record.decisions]
-
-
 def _decision_row(decision: Decision, arrived_at: float | None, keep: int) -> _Row:
-    """A decision as it stands in the blob, with at most `keep` candidates."""
     considered, loads, chosen = decision.considered, decision.loads, decision.chosen
     kept: Sequence[int] = range(len(considered))
     if len(considered) > keep:

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any
 
 from router.compiled import compiled_init, reader
+from router.core.deciding import Decided
 from router.core.request_state import AttemptState
 from router.core.settlement import Settlement
 from router.core.types import Decision, EndedHow, Outcome, Prediction, PromptFeatures, Slo
@@ -34,6 +35,7 @@ PREDICTED_COLUMNS = tuple(
     name.removeprefix("predicted_") for name in REQUEST_COLUMNS if name.startswith("predicted_")
 )
 _predicted_columns = prediction_picker(*PREDICTED_COLUMNS)
+_decided = attrgetter("decided")
 
 
 @compiled_init
@@ -94,7 +96,7 @@ class RequestRecord:
     # beside the row
     arrived_at: float | None = None
     attempt_states: Sequence[AttemptState] = ()
-    decisions: list[Decision] = field(default_factory=list)
+    decisions: list[Decided | Decision] = field(default_factory=list)
     prefix: tuple[int, ...] = ()
     features: PromptFeatures | None = None
     choices: int = 1
@@ -102,13 +104,11 @@ class RequestRecord:
     trace: Any = None  # its place in a trace, used by the gateway only
     span_ids: dict[int, int | None] | None = None  # of attempts, by number, if it is traced
     settlement: Settlement | None = None  # what `complete` copies
-    undescribed: Sequence[AttemptState] = ()  # whose decisions `describe` adds
-    refused: Decision | None = None  # the last decision, where no candidate could take the request
     prediction: Prediction | None = None  # of the chosen candidate
     predicted: PredictionValues = ()  # its values
 
     def complete(self) -> None:
-        """Copy what `settlement` says into the columns and attempts, once."""
+        """Copy what `settlement` says into the columns, attempts and decisions, once."""
         settlement = self.settlement
         if settlement is None:
             return
@@ -130,9 +130,10 @@ class RequestRecord:
             _,
             _,
         ) = settlement
-        self.attempt_states = self.undescribed = attempts
-        if refusal is not None:
-            self.refused = refusal.decision
+        self.attempt_states = attempts
+        self.decisions += map(_decided, attempts)
+        if refusal is not None and refusal.decision is not None:  # no candidate could take the request
+            self.decisions.append(refusal.decision)
         self.attempts = len(attempts)
         self.hedged = len(attempts) > 1 and settlement.hedged
         if answer is None:
@@ -144,14 +145,6 @@ class RequestRecord:
             self.set_prediction(answer.prediction)
         if len(attempts) == 1:  # of several attempts no single draw explains the result
             self.propensity = answer.propensity
-
-    def describe(self) -> None:
-        """Add the decisions of the attempts, once. Their reasons are made by a policy, so this may raise anything."""
-        attempts, self.undescribed = self.undescribed, ()
-        self.decisions += [state.decision for state in attempts]
-        if self.refused is not None:
-            self.decisions.append(self.refused)
-            self.refused = None
 
     def set_prediction(self, prediction: Prediction) -> PredictionValues:
         """Copy the prediction of the chosen candidate; its values."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import orjson
 import pytest
 
@@ -64,8 +62,7 @@ def test_a_decision_is_the_same_before_it_is_made_an_object(
     choice = Choice(1, [0.5 * i for i in range(candidates)], ["slower"] * candidates, 0.5)
     loads = [(i, 1, 512, 4096, LoadReport(), 12.0) for i in range(candidates)]
     decided = Decided("latency", 12.5, options, choice, (), passed_over, loads)
-    before, after = make_record(decisions=[]), make_record(decisions=[decided.decision])
-    before.undescribed = [SimpleNamespace(decided=decided, decision=decided.decision)]
+    before, after = make_record(decisions=[decided]), make_record(decisions=[decided.decision])
     before.set_prediction(options[1].prediction)
     assert encode(before) == encode(after)
 

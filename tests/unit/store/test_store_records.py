@@ -17,7 +17,7 @@ from router.core.money.account import OutputBound
 from router.core.request_state import AttemptState
 from router.core.settlement import Settlement
 from router.core.state import Instance
-from router.core.types import Candidate, Considered, Decision, EndedHow, Outcome, Prediction, Request, Slo
+from router.core.types import Candidate, EndedHow, Outcome, Prediction, Request, Slo
 from router.store import tables
 from router.store.entries import (
     ATTEMPT_COLUMNS,
@@ -127,12 +127,11 @@ def test_ids_are_compared_by_bytes_in_postgresql() -> None:
         assert column.type.dialect_impl(postgresql.dialect()).collation == "C"
 
 
-def settled(reasons: Sequence[str | None] = (None,)) -> tuple[RequestRecord, Decision]:
+def settled(reasons: Sequence[str | None] = (None,)) -> tuple[RequestRecord, Decided]:
     """A record of one attempt, and the decision for it."""
     instance = Instance("a", "vllm", {})
     candidate = Candidate("a", "m", "m")
     prediction = Prediction(ttft_s_p50=0.5)
-    decision = Decision("slo", 10.5, 0, (Considered(candidate, prediction, 1.0, None),), 0.25, ())
     choice = Choice(0, (1.0,), reasons, 0.25)
     decided = Decided("slo", 10.5, (Option(candidate, instance, prediction),), choice, (), ())
     attempt = AttemptState(
@@ -153,17 +152,16 @@ def settled(reasons: Sequence[str | None] = (None,)) -> tuple[RequestRecord, Dec
     record.settlement = Settlement(
         Outcome.LATE, None, None, False, attempt, (attempt,), 2.0, 1.0, 0.1, 0.5, True, 0.25, None, 0.0, 12
     )
-    return record, decision
+    return record, decided
 
 
 def test_a_settlement_is_copied_once() -> None:
-    record, decision = settled()
+    record, decided = settled()
     for _ in range(2):
         record.complete()
-        record.describe()
     assert (record.outcome, record.attempts, record.e2e_s, record.ttft_s) == (Outcome.LATE, 1, 2.0, 1.0)
     assert (record.model, record.instance, record.prompt_tokens, record.output_tokens) == ("m", "a", 5, 7)
-    assert (record.predicted_ttft_s_p50, record.propensity, record.decisions) == (0.5, 0.25, [decision])
+    assert (record.predicted_ttft_s_p50, record.propensity, record.decisions) == (0.5, 0.25, [decided])
     assert [attempt_row(record, attempt) for attempt in record.attempt_states] == [
         ("req", 1, "a", "m", 1000.5, 1001.0, 1002.0, 7, 0.25, "ok", None)
     ]
