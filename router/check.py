@@ -21,7 +21,7 @@ from rich.table import Table
 
 from backends import scanning
 from backends.engine import profiles
-from router.config import ConfigError, FleetConfig, InstanceConfig, Problem, load, located, parse_instance
+from router.config import ConfigError, FleetConfig, InstanceConfig, Problem, load, located
 from router.config.errors import dotted
 from router.config.marks import LocalFile, Variable, named
 
@@ -214,11 +214,9 @@ def _engines(config: FleetConfig) -> Iterator[tuple[str, InstanceConfig]]:
     for instance in config.instances:
         yield f"instance {instance.name}", instance
     for number, entry in enumerate(config.discovery):
-        settings = entry.instance.model_dump(mode="json", exclude_unset=True)
-        url = f"{entry.kubernetes.scheme}://pod"
-        yield f"discovery[{number}]", parse_instance({**settings, "name": "pod", "url": url})
+        yield f"discovery[{number}]", entry.instance.at("pod", f"{entry.kubernetes.scheme}://pod")
     for pool in config.scaling.pools:
-        yield f"pool {pool.name}", pool.instance_at(pool.name, "http://127.0.0.1")
+        yield f"pool {pool.name}", pool.instance.at(pool.name, "http://127.0.0.1")
 
 
 def _discovery_warnings(config: FleetConfig, environment: Mapping[str, str]) -> Iterator[str]:

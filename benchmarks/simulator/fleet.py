@@ -109,6 +109,6 @@ def _with_places(config: FleetConfig) -> tuple[FleetConfig, Mapping[str, tuple[s
         names = [each.name for each in config.instances if pool.has(each)]
         new = [f"{pool.name}-{number}" for number in range(pool.max_instances)]
         new = [name for name in new if name not in names][: max(0, pool.max_instances - len(names))]
-        added += [pool.instance_at(name, "http://simulated") for name in new]
+        added += [pool.instance.at(name, "http://simulated") for name in new]
         places[pool.name] = (*names, *new)
     return config.model_copy(update={"instances": (*config.instances, *added)}), places

@@ -228,3 +228,8 @@ class TemplateConfig(EngineConfig):
 
     kind: KindName
     settings: OwnSettings = Field(default_factory=dict)
+
+    def at(self, name: str, url: str) -> InstanceConfig:
+        """An instance with these settings."""
+        settings = self.model_dump(mode="json", exclude_unset=True)
+        return InstanceConfig.model_validate({**settings, "name": name, "url": url})

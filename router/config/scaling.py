@@ -65,15 +65,10 @@ class PoolConfig(Section):
         """The model that the pool serves."""
         return next(iter(self.instance.serves))
 
-    def instance_at(self, name: str, url: str) -> InstanceConfig:
-        """One instance of the pool."""
-        settings = self.instance.model_dump(mode="json", exclude_unset=True)
-        return InstanceConfig.model_validate({**settings, "name": name, "url": url})
-
     @property
     def profile_name(self) -> str:
         """The engine profile (`MODEL@HARDWARE`) to decide by."""
-        own = self.instance_at("instance", "http://instance").profile_name(self.model)
+        own = self.instance.at("instance", "http://instance").profile_name(self.model)
         assert own is not None  # noqa: S101 (its hardware is known)
         return self.profile or own
 

@@ -50,8 +50,9 @@ GRACE_S, _KEEPER_S = 30.0, 5.0
 
 @dataclass(slots=True, eq=False)
 class _Engine:
-    """One engine of this replica. `pause_s`: the last pause after a crash in its pool when it was started. `joined`: it is or was in
-    the fleet. `ending`: it is stopped. `task` runs it."""
+    """One engine of this replica, at `url` on 127.0.0.1. `pause_s`: the last pause after a crash in its pool when it was started.
+    `joined`: it is or was in the fleet. `ending`: it is stopped. `task` runs it. `process` is its keeper
+    (`router.scaling.keeper`), None until it is started."""
 
     pool: PoolConfig
     number: int
@@ -59,6 +60,8 @@ class _Engine:
     task: asyncio.Task[None] | None = None
     joined: bool = False
     ending: bool = False
+    process: asyncio.subprocess.Process | None = None
+    url: str = ""
 
     @property
     def starts(self) -> bool:
@@ -76,6 +79,47 @@ class _Engine:
     @property
     def name(self) -> str:
         return f"{self.pool.name}-{self.number}"
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs."""
+        return None if self.process is None else self.process.returncode
+
+    async def start(self, environment: Mapping[str, str]) -> None:
+        """Start it in `environment`, with what its pool adds. Its output goes to the gateway's standard error."""
+        port = free_port()
+
+        def filled(text: str) -> str:
+            return text.replace(PORT, str(port)).replace(NUMBER, str(self.number))
+
+        assert self.pool.command is not None  # noqa: S101 (the fleet file is checked for it)
+        self.process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "router.scaling.keeper",
+            str(GRACE_S),
+            *map(filled, self.pool.command),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.DEVNULL,
+            env={**environment, **{name: filled(value) for name, value in self.pool.environment.items()}},
+            start_new_session=True,  # Ctrl-C must reach only the gateway, which drains before it stops the engines
+        )
+        self.url = f"http://127.0.0.1:{port}"
+
+    async def stop(self) -> None:
+        """End it, if it was started: SIGTERM, and SIGKILL after `GRACE_S`."""
+        process = self.process
+        if process is None or process.stdin is None:
+            return
+        process.stdin.close()
+        try:
+            async with asyncio.timeout(GRACE_S + _KEEPER_S):
+                await process.wait()
+        except TimeoutError:
+            with suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+        logger.info("engine %s has ended", self.name)
 
 
 class Processes(Actuator):
@@ -178,16 +222,14 @@ class Processes(Actuator):
 
     async def _run(self, engine: _Engine) -> None:
         """The life of one engine."""
-        process = backend = None
+        backend = None
         try:
-            process = await EngineProcess.start(
-                engine.pool, engine.number, self._without_secrets(engine.pool)
-            )
-            instance = engine.pool.instance_at(engine.name, process.url)
+            await engine.start(self._without_secrets(engine.pool))
+            instance = engine.pool.instance.at(engine.name, engine.url)
             backend = await self._make_backend(instance, self._gateway.config)
             began = time.monotonic()
-            if not await self._ready(engine, process, backend):
-                self._failed(engine, process)
+            if not await self._ready(engine, backend):
+                self._failed(engine)
                 return
             logger.info("engine %s is ready after %.1f s", engine.name, time.monotonic() - began)
             joined = await self._join(engine, instance)
@@ -195,31 +237,29 @@ class Processes(Actuator):
             if not joined:
                 return
             began = time.monotonic()
-            if await self._serve(engine, process, instance):
-                await self._idle(process, backend)
+            if await self._serve(engine, instance):
+                await self._idle(engine, backend)
             else:
                 if time.monotonic() - began >= _SOUND_S:
                     engine.pause_s = self._pauses_s[engine.pool.name] = 0.0
-                self._failed(engine, process)
+                self._failed(engine)
                 await self._until_made(removing(engine.name))
         finally:
             engine.ending = True
-            self._endings.start(self._end(engine, process, backend), "scaling")
+            self._endings.start(self._end(engine, backend), "scaling")
 
-    async def _end(self, engine: _Engine, process: EngineProcess | None, backend: Backend | None) -> None:
+    async def _end(self, engine: _Engine, backend: Backend | None) -> None:
         """Stop an engine. Nothing cancels this step, so the gateway waits for it."""
         if backend is not None:
             with surviving("scaling"):
                 await backend.aclose()
-        if process is not None:
-            await process.stop()
-            logger.info("engine %s has ended", engine.name)
+        await engine.stop()
         del self._engines[engine.name]
 
-    async def _ready(self, engine: _Engine, process: EngineProcess, backend: Backend) -> bool:
+    async def _ready(self, engine: _Engine, backend: Backend) -> bool:
         """Wait until an engine answers its probe. False if it ends before, or takes too long."""
         until = time.monotonic() + max(_LEAST_START_S, _STARTS * engine.pool.cold_start_s)
-        while process.exit_code is None and time.monotonic() < until:
+        while engine.exit_code is None and time.monotonic() < until:
             try:
                 async with asyncio.timeout(self._gateway.config.probes.timeout_s):
                     if await backend.probe():
@@ -245,12 +285,12 @@ class Processes(Actuator):
             await asyncio.sleep(_AGAIN_S)
         return False
 
-    async def _serve(self, engine: _Engine, process: EngineProcess, instance: InstanceConfig) -> bool:
+    async def _serve(self, engine: _Engine, instance: InstanceConfig) -> bool:
         """Wait until an engine has left the fleet; False if it has ended before. A reload of the fleet file drops it from
         the fleet: it joins again."""
         changes = self._gateway.changes
         reloads = changes.overlay.reloads
-        while process.exit_code is None and not self._closing:
+        while engine.exit_code is None and not self._closing:
             if self._gateway.config.instance(engine.name) is None:
                 if changes.overlay.reloads == reloads:
                     return True
@@ -258,12 +298,12 @@ class Processes(Actuator):
                 if not await self._join(engine, instance):
                     return True
             await asyncio.sleep(_LOOK_S)
-        return process.exit_code is None
+        return engine.exit_code is None
 
-    async def _idle(self, process: EngineProcess, backend: Backend) -> None:
+    async def _idle(self, engine: _Engine, backend: Backend) -> None:
         """Wait until an engine that has left the fleet reports no request, at most for the time limit of a request."""
         until = time.monotonic() + self._gateway.config.limits.request_timeout_s
-        while process.exit_code is None and time.monotonic() < until:
+        while engine.exit_code is None and time.monotonic() < until:
             try:
                 async with asyncio.timeout(self._gateway.config.probes.timeout_s):
                     report = await backend.load()
@@ -273,14 +313,14 @@ class Processes(Actuator):
                 return
             await asyncio.sleep(_LOOK_S)
 
-    def _failed(self, engine: _Engine, process: EngineProcess) -> None:
+    def _failed(self, engine: _Engine) -> None:
         pool = engine.pool.name
         # Engines that crash together double the pause once: each doubles the one of its start.
         pause_s = max(_FIRST_PAUSE_S, self._pauses_s.get(pool, 0.0), 2 * engine.pause_s)
         pause_s = self._pauses_s[pool] = min(_LONGEST_PAUSE_S, pause_s)
         self._not_before[pool] = time.monotonic() + pause_s
         asyncio.get_running_loop().call_later(pause_s, self.on_change)
-        how = "is not ready" if process.exit_code is None else f"ended with code {process.exit_code}"
+        how = "is not ready" if engine.exit_code is None else f"ended with code {engine.exit_code}"
         logger.error(
             "engine %s %s; the next one starts after %g s at the earliest", engine.name, how, pause_s
         )
@@ -318,50 +358,3 @@ class Processes(Actuator):
 def _is_engine(name: str, pool: PoolConfig) -> bool:
     """Whether an instance has the name of an engine of this pool."""
     return re.fullmatch(rf"{re.escape(pool.name)}-\d+", name) is not None
-
-
-class EngineProcess:
-    """An engine on 127.0.0.1 under a keeper (`router.scaling.keeper`)."""
-
-    def __init__(self, process: asyncio.subprocess.Process, port: int) -> None:
-        self._process = process
-        self.url = f"http://127.0.0.1:{port}"
-
-    @classmethod
-    async def start(cls, pool: PoolConfig, number: int, environment: Mapping[str, str]) -> EngineProcess:
-        """Start a pool's engine in `environment`, with what the pool adds. Its output goes to the gateway's standard error."""
-        port = free_port()
-
-        def filled(text: str) -> str:
-            return text.replace(PORT, str(port)).replace(NUMBER, str(number))
-
-        assert pool.command is not None  # noqa: S101 (the fleet file is checked for it)
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "router.scaling.keeper",
-            str(GRACE_S),
-            *map(filled, pool.command),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.DEVNULL,
-            env={**environment, **{name: filled(value) for name, value in pool.environment.items()}},
-            start_new_session=True,  # Ctrl-C must reach only the gateway, which drains before it stops the engines
-        )
-        return cls(process, port)
-
-    @property
-    def exit_code(self) -> int | None:
-        """None while it runs."""
-        return self._process.returncode
-
-    async def stop(self) -> None:
-        """End it: SIGTERM, and SIGKILL after `GRACE_S`."""
-        assert self._process.stdin is not None  # noqa: S101 (it is a pipe)
-        self._process.stdin.close()
-        try:
-            async with asyncio.timeout(GRACE_S + _KEEPER_S):
-                await self._process.wait()
-        except TimeoutError:
-            with suppress(ProcessLookupError):
-                self._process.kill()
-            await self._process.wait()

@@ -57,7 +57,7 @@ def placeholders(config: FleetConfig, profile: ProfileLookup) -> list[Instance]:
     """One instance for each pool whose requests wait for an instance: it has the pool's name, and is starting forever."""
     found = []
     for pool in config.scaling.holding():
-        settings = pool.instance_at(pool.name, "http://127.0.0.1")  # no engine: nothing is sent to it
+        settings = pool.instance.at(pool.name, "http://127.0.0.1")  # no engine: nothing is sent to it
         instance = instance_of(settings, config.candidates(settings), profile)
         instance.healthy, instance.starting = False, True
         found.append(instance)

@@ -42,7 +42,7 @@ def test_instances_of_the_same_model_and_hardware_count_in_a_pool() -> None:
     config = loads(FLEET)
     pool = config.scaling.pools[0]
     assert [each.name for each in config.instances if pool.has(each)] == ["a", "b"]
-    made = pool.instance_at("small-0", "http://127.0.0.1:1")
+    made = pool.instance.at("small-0", "http://127.0.0.1:1")
     assert pool.has(made)
     assert made.usd_per_hour == 0.7
 
