@@ -102,7 +102,7 @@ _Content = Annotated[
 
 
 @with_config(STRICT)
-class _Message(TypedDict, total=False):
+class ChatMessage(TypedDict, total=False):
     role: Required[Text]
     content: _Content
 
@@ -135,20 +135,20 @@ class _Body(TypedDict, total=False):
 
 
 @with_config(STRICT)
-class _Chat(_Body, total=False):
+class Chat(_Body, total=False):
     messages: Required[
-        Annotated[list[_Message], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
+        Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
     ]
 
 
 @with_config(STRICT)
-class _Completion(_Body, total=False):
+class Completion(_Body, total=False):
     prompt: Required[Annotated[_Prompt, AfterValidator(_given)]]
     max_tokens: Annotated[int, Field(ge=0, le=LARGEST_INTEGER)] | None  # 0 scores an echoed prompt
 
 
 @with_config(STRICT)
-class _Embedding(_Body, total=False):
+class Embedding(_Body, total=False):
     input: Required[_Prompt]
 
 
@@ -162,8 +162,8 @@ _PLAIN: Mapping[str, frozenset[type]] = {
     "frequency_penalty": _NUMBERS,
     "seed": frozenset((int,)),
 }
-_CHECKED = frozenset(_Chat.__annotations__)
-_CHECKS = {"chat": Check(_Chat), "completions": Check(_Completion), "embeddings": Check(_Embedding)}
+_CHECKED = frozenset(Chat.__annotations__)
+_CHECKS = {"chat": Check(Chat), "completions": Check(Completion), "embeddings": Check(Embedding)}
 
 
 def check(api: str, body: Mapping[str, Any]) -> list[str] | None:

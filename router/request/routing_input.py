@@ -63,20 +63,20 @@ _Models = Annotated[
 
 # --- body --------------------------------------------------------------------------------------------
 @with_config(_CONFIG)
-class _Slo(TypedDict, total=False):
+class SloMs(TypedDict, total=False):
     ttft_ms: _Seconds | None
     tpot_ms: _Seconds | None
     e2e_ms: _Seconds | None
 
 
-def _slo(given: _Slo) -> Slo:
+def _slo(given: SloMs) -> Slo:
     return Slo(given.get("ttft_ms"), given.get("tpot_ms"), given.get("e2e_ms"))
 
 
 @with_config(_CONFIG)
-class _Routing(TypedDict, total=False):
+class Routing(TypedDict, total=False):
     policy: _Policy | None
-    slo: Annotated[_Slo, AfterValidator(_slo)] | None
+    slo: Annotated[SloMs, AfterValidator(_slo)] | None
     on_miss: OnMiss | None
     max_cost_usd: _CostUsd | None
     min_quality: _Quality | None
@@ -85,7 +85,7 @@ class _Routing(TypedDict, total=False):
     seed: _Integer | None
 
 
-_BODY = Check(_Routing, known={"routing": _Routing.__annotations__, "routing.slo": _Slo.__annotations__})
+_BODY = Check(Routing, known={"routing": Routing.__annotations__, "routing.slo": SloMs.__annotations__})
 
 
 def from_body(routing: object) -> RoutingInput:

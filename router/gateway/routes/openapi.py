@@ -7,139 +7,54 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
+from pydantic import TypeAdapter
+from pydantic.json_schema import GenerateJsonSchema
+from pydantic_core import core_schema
+
+from router.gateway.codecs.ollama.fields import OllamaChat, OllamaEmbed, OllamaEmbeddings, OllamaGenerate
+from router.gateway.codecs.responses.fields import ResponseBody
+from router.request import body as bodies
+from router.request.routing_input import Routing
 
 _Schema = dict[str, Any]
 
 _STRING: _Schema = {"type": "string"}
 _OBJECT: _Schema = {"type": "object"}
-_NUMBER: _Schema = {"type": "number"}
-_INTEGER: _Schema = {"type": "integer"}
-_FLAG: _Schema = {"type": "boolean"}
-_COUNT = _INTEGER | {"minimum": 1}
-_POSITIVE = _NUMBER | {"exclusiveMinimum": 0}
 _TEXT_OR_NULL: _Schema = {"type": ["string", "null"]}
+_JSON_TYPES = {str: "string", dict: "object", list: "array"}
 
 
-def _object(properties: dict[str, _Schema], required: str = "", **more: Any) -> _Schema:
-    needs = {"required": required.split()} if required else {}
-    return {"type": "object", **more, **needs, "properties": properties}
-
-
-def _list(items: _Schema, **more: Any) -> _Schema:
-    return {"type": "array", **more, "items": items}
-
-
-def _text_or_list(items: _Schema) -> _Schema:
-    return {"anyOf": [_STRING | {"minLength": 1}, _list(items, minItems=1)]}
+def _object(properties: dict[str, _Schema], *required: str) -> _Schema:
+    return _OBJECT | {"required": [*required], "properties": properties}
 
 
 _ERROR = {"message": _STRING, "type": _STRING, "param": _TEXT_OR_NULL, "code": _TEXT_OR_NULL}
-_SLO = {"ttft_ms": _POSITIVE, "tpot_ms": _POSITIVE, "e2e_ms": _POSITIVE}
-_SCHEMAS: dict[str, _Schema] = {
-    "Routing": _object(
-        {
-            "policy": _STRING | {"example": "latency"},
-            "slo": _object(_SLO, additionalProperties=False),
-            "on_miss": {"enum": ["best_effort", "reject"]},
-            "max_cost_usd": _NUMBER | {"minimum": 0},
-            "min_quality": _NUMBER | {"minimum": 0, "maximum": 1},
-            "models": _list(_STRING, minItems=1),
-            "priority": _INTEGER,
-            "seed": _INTEGER,
-        },
-        description="The routing parameters of this request. Never forwarded.",
-        additionalProperties=False,
-    ),
-    "Error": _object({"error": _object(_ERROR, "message type param code")}, "error"),
+_ERRORS = {
+    "Error": _object({"error": _object(_ERROR, *_ERROR)}, "error"),
     "OllamaError": _object({"error": _STRING}, "error"),
 }
 _MODEL = _STRING | {"example": "auto", "description": "a model, an alias, `auto`, or `NAME:policy`"}
-_ROUTING = {"$ref": "#/components/schemas/Routing"}
-_SAME_PLACE = "the conversation; its requests go to the same instance where possible"
-_CACHE_KEY = _STRING | {"description": _SAME_PLACE}
-_COMMON = {
-    "model": _MODEL,
-    "stream": _FLAG,
-    "max_tokens": _COUNT,
-    "n": _COUNT | {"maximum": 128},
-    "temperature": _NUMBER,
-    "stream_options": _object({"include_usage": _FLAG}),
-    "prompt_cache_key": _CACHE_KEY,
-    "routing": _ROUTING,
+_ROUTING = {
+    "$ref": "#/components/schemas/Routing",
+    "description": "the routing parameters of this request; never forwarded",
 }
 _SESSION = {
     "name": "x-session-id",
     "in": "header",
     "required": False,
     "schema": _STRING,
-    "description": "the conversation, if the body has no `prompt_cache_key`",
+    "description": "the conversation, if the body has no `prompt_cache_key`; its requests go to the same instance where possible",
 }
-_TEXTS = _text_or_list(_STRING)
-_OLLAMA = {
-    "model": _STRING | {"minLength": 1},
-    "stream": _FLAG | {"default": True},
-    "options": _OBJECT,
-    "keep_alive": {"anyOf": [_STRING, _NUMBER]},
-}
-_MESSAGES = _list(_object({"role": _STRING, "content": _STRING}, "role content"), minItems=1)
-_ITEMS = ["message", "function_call", "function_call_output", "reasoning"]
-_RESPONSE_ITEM = _object(
-    {
-        "type": {"enum": _ITEMS, "default": "message"},
-        "role": {"enum": ["user", "assistant", "system", "developer"]},
-        "content": {"anyOf": [_STRING, _list(_OBJECT)]},
-    },
-    description="a message, a function_call, a function_call_output, or a reasoning item",
-)
-_TOOL = {
-    "type": _STRING | {"description": "`function` or `namespace` (with `tools`); others are left out"},
-    "name": _STRING,
-    "description": _STRING,
-    "parameters": _OBJECT,
-    "tools": _list(_OBJECT),
-}
-_FORMAT = {"type": {"enum": ["text", "json_object", "json_schema"]}, "name": _STRING, "schema": _OBJECT}
-_CHOICE = "`auto`, `none`, `required`, a function by its name, or `allowed_tools`"
-_SCORED = _INTEGER | {"minimum": 0, "description": "0 with `echo` scores the prompt"}
-
-#: path -> (summary, required members, members)
-_PATHS: dict[str, tuple[str, str, dict[str, _Schema]]] = {
-    "/v1/chat/completions": (
-        "Chat",
-        "model messages",
-        _COMMON | {"messages": _MESSAGES, "max_completion_tokens": _COUNT},
-    ),
-    "/v1/completions": (
-        "Complete a prompt",
-        "model prompt",
-        _COMMON | {"prompt": _TEXTS, "max_tokens": _SCORED},
-    ),
-    "/v1/embeddings": ("Embed texts", "model input", {"model": _MODEL, "input": _TEXTS, "routing": _ROUTING}),
-    "/v1/responses": (
-        "Respond (nothing is stored)",
-        "model input",
-        {
-            "model": _MODEL,
-            "input": _text_or_list(_RESPONSE_ITEM),
-            "instructions": _STRING,
-            "stream": _FLAG,
-            "max_output_tokens": _COUNT,
-            "temperature": _NUMBER,
-            "top_p": _NUMBER,
-            "tools": _list(_object(_TOOL, "type")),
-            "tool_choice": {"description": _CHOICE},
-            "text": _object({"format": _object(_FORMAT, "type")}),
-            "reasoning": _object({"effort": _STRING}),
-            "top_logprobs": _INTEGER | {"minimum": 0, "maximum": 20},
-            "metadata": _OBJECT | {"additionalProperties": _STRING},
-            "prompt_cache_key": _CACHE_KEY,
-            "routing": _ROUTING,
-        },
-    ),
-    "/api/chat": ("Chat (Ollama)", "model", _OLLAMA | {"messages": _MESSAGES}),
-    "/api/generate": ("Generate (Ollama)", "model", _OLLAMA | {"prompt": _STRING}),
-    "/api/embed": ("Embed texts (Ollama)", "model", _OLLAMA | {"input": _TEXTS}),
-    "/api/embeddings": ("Embed a text (Ollama, older)", "model", _OLLAMA | {"prompt": _STRING}),
+#: path -> (summary, the model of its body)
+_PATHS: dict[str, tuple[str, type]] = {
+    "/v1/chat/completions": ("Chat", bodies.Chat),
+    "/v1/completions": ("Complete a prompt", bodies.Completion),
+    "/v1/embeddings": ("Embed texts", bodies.Embedding),
+    "/v1/responses": ("Respond (nothing is stored)", ResponseBody),
+    "/api/chat": ("Chat (Ollama)", OllamaChat),
+    "/api/generate": ("Generate (Ollama)", OllamaGenerate),
+    "/api/embed": ("Embed texts (Ollama)", OllamaEmbed),
+    "/api/embeddings": ("Embed a text (Ollama, older)", OllamaEmbeddings),
 }
 _STATUS = _OBJECT | {"additionalProperties": _STRING}
 #: path -> (description, media type, schema, further answers)
@@ -180,7 +95,7 @@ def describe_other_paths(app: FastAPI) -> None:
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
             schema = get_openapi(title=app.title, version=app.version, routes=app.routes)
-            schema.setdefault("components", {}).setdefault("schemas", {}).update(_SCHEMAS)
+            schema["components"]["schemas"] |= _ERRORS | _bodies()
             for path, probe in _OPERATIONS.items():
                 schema["paths"][path] = {"get": _described(path, *probe)}
             for path, described in schema["paths"].items():
@@ -230,14 +145,41 @@ def _described(
     }
 
 
-def _operation(path: str, summary: str, required: str, members: dict[str, _Schema]) -> dict[str, Any]:
+class _Schemas(GenerateJsonSchema):
+    """JSON schemas of the models that check bodies (`router.request.validation`)."""
+
+    def is_instance_schema(self, schema: core_schema.IsInstanceSchema) -> _Schema:
+        return {"type": _JSON_TYPES[schema["cls"]]}
+
+    def tagged_union_schema(self, schema: core_schema.TaggedUnionSchema) -> _Schema:
+        return {"anyOf": super().tagged_union_schema(schema)["oneOf"]}  # not every kind names its `type`
+
+
+def _bodies() -> dict[str, _Schema]:
+    """The schemas of the bodies on the hot paths, with what the checks of their models leave to others."""
+    models = (Routing, *(model for _, model in _PATHS.values()))
+    adapters = [(each.__name__, "validation", TypeAdapter(each)) for each in models]
+    _, found = TypeAdapter.json_schemas(
+        adapters, ref_template="#/components/schemas/{model}", schema_generator=_Schemas
+    )
+    schemas: dict[str, _Schema] = found["$defs"]
+    for path, (_, model) in _PATHS.items():
+        body = schemas[model.__name__]
+        body["properties"]["routing"] = _ROUTING
+        if path.startswith("/v1/"):
+            body["properties"] = {"model": _MODEL} | body["properties"]
+            body["required"] = ["model", *body.get("required", ())]
+    return schemas
+
+
+def _operation(path: str, summary: str, model: type) -> dict[str, Any]:
     ollama = path.startswith("/api/")
     stream_type = "application/x-ndjson" if ollama else "text/event-stream"
     answers = {"application/json": {"schema": _OBJECT}, stream_type: {"schema": _STRING}}
     responses = {"200": {"description": "the answer", "content": answers}}
     for status, what in _STATUSES.items():
         responses[str(status)] = {"description": what, "content": _error_content(path)}
-    body = _object(members, required)
+    body = {"$ref": f"#/components/schemas/{model.__name__}"}
     return {
         "summary": summary,
         "tags": ["ollama" if ollama else "generation"],

@@ -26,7 +26,7 @@ VALUES = st.one_of(
     st.lists(st.text(max_size=2), max_size=2),
     st.dictionaries(st.text(max_size=2), st.booleans(), max_size=1),
 )
-NAMES = [*sorted(bodies._Chat.__annotations__), "routing", "top_k", "chat_template_kwargs"]
+NAMES = [*sorted(bodies.Chat.__annotations__), "routing", "top_k", "chat_template_kwargs"]
 OTHERS = st.sampled_from([name for name in NAMES if name != "messages"])
 MESSAGES = st.one_of(
     VALUES,

@@ -6,7 +6,7 @@ import math
 import re
 from typing import Annotated, Any, Literal, Required
 
-from pydantic import AfterValidator, Field, with_config
+from pydantic import AfterValidator, Field, WithJsonSchema, with_config
 from typing_extensions import TypedDict
 
 from router.request.validation import (
@@ -46,7 +46,11 @@ def keep_alive_s(value: Any) -> float:
     return math.inf if match[1] == "-" and seconds > 0 else seconds
 
 
-_KeepAlive = Annotated[Any, AfterValidator(lambda value: None if value is None else keep_alive_s(value))]
+_KeepAlive = Annotated[
+    Any,
+    AfterValidator(lambda value: None if value is None else keep_alive_s(value)),
+    WithJsonSchema({"type": ["string", "number", "null"]}),
+]
 
 
 # --- options -----------------------------------------------------------------------------------------
@@ -64,8 +68,12 @@ def _integer(value: Any) -> int:
     return int(_number(value))
 
 
-_Number = Annotated[Any, AfterValidator(_number), says("must be a number")]
-_Integer = Annotated[Any, AfterValidator(_integer), says("must be an integer")]
+_Number = Annotated[
+    Any, AfterValidator(_number), says("must be a number"), WithJsonSchema({"type": "number"})
+]
+_Integer = Annotated[
+    Any, AfterValidator(_integer), says("must be an integer"), WithJsonSchema({"type": "integer"})
+]
 
 
 @with_config(STRICT)
@@ -123,7 +131,7 @@ class Generating(Common, total=False):
 
 
 @with_config(STRICT)
-class Function(TypedDict, total=False):
+class OllamaFunction(TypedDict, total=False):
     name: Text | None
     arguments: Any
 
@@ -131,11 +139,11 @@ class Function(TypedDict, total=False):
 @with_config(STRICT)
 class ToolCall(TypedDict, total=False):
     id: Text | None
-    function: Required[Function]
+    function: Required[OllamaFunction]
 
 
 @with_config(STRICT)
-class Message(TypedDict, total=False):
+class OllamaMessage(TypedDict, total=False):
     role: Required[Annotated[Text, Field(min_length=1)]]
     content: Text | None
     images: _Images
@@ -146,13 +154,13 @@ class Message(TypedDict, total=False):
 
 
 @with_config(STRICT)
-class Chat(Generating, total=False):
-    messages: Annotated[list[Message], Field(max_length=MAX_MESSAGES, fail_fast=True)] | None
+class OllamaChat(Generating, total=False):
+    messages: Annotated[list[OllamaMessage], Field(max_length=MAX_MESSAGES, fail_fast=True)] | None
     tools: Annotated[list[Object], Field(max_length=MAX_TOOLS, fail_fast=True)] | None
 
 
 @with_config(STRICT)
-class Generate(Generating, total=False):
+class OllamaGenerate(Generating, total=False):
     prompt: Text | None
     suffix: Text | None
     system: Text | None
@@ -163,16 +171,21 @@ class Generate(Generating, total=False):
 
 
 @with_config(STRICT)
-class Embed(Common, total=False):
+class OllamaEmbed(Common, total=False):
     input: Annotated[Text | list[Text] | None, says("must be a string or a list of strings")]
     dimensions: Annotated[int, Field(ge=0)] | None
 
 
 @with_config(STRICT)
-class Embeddings(Common, total=False):
+class OllamaEmbeddings(Common, total=False):
     """The older endpoint."""
 
     prompt: Text | None
 
 
-CHAT, GENERATE, EMBED, EMBEDDINGS = Check(Chat), Check(Generate), Check(Embed), Check(Embeddings)
+CHAT, GENERATE, EMBED, EMBEDDINGS = (
+    Check(OllamaChat),
+    Check(OllamaGenerate),
+    Check(OllamaEmbed),
+    Check(OllamaEmbeddings),
+)

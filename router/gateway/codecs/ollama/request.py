@@ -18,13 +18,13 @@ from router.gateway.codecs.ollama.fields import (
     EMBED,
     EMBEDDINGS,
     GENERATE,
-    Chat,
     Common,
-    Embed,
-    Embeddings,
-    Generate,
     Generating,
-    Message,
+    OllamaChat,
+    OllamaEmbed,
+    OllamaEmbeddings,
+    OllamaGenerate,
+    OllamaMessage,
     ToolCall,
 )
 
@@ -32,7 +32,7 @@ from router.gateway.codecs.ollama.fields import (
 # --- endpoints ---------------------------------------------------------------------------------------
 def chat_to_openai(body: dict[str, Any]) -> Translated:
     """Translate a /api/chat request. Streaming is Ollama's default. Raises a 400 Refusal that names `param`."""
-    given: Chat = CHAT(body)
+    given: OllamaChat = CHAT(body)
     into: dict[str, Any] = {"model": _model(given)}
     _generating(given, into)
     if given.get("logprobs"):
@@ -56,7 +56,7 @@ def generate_to_openai(body: dict[str, Any]) -> Translated:
 
     A custom `template` and token ids in `context` are refused: both belong to one loaded model.
     """
-    given: Generate = GENERATE(body)
+    given: OllamaGenerate = GENERATE(body)
     into: dict[str, Any] = {"model": _model(given, missing_is_unknown=True)}
     prompt, suffix, system = given.get("prompt"), given.get("suffix"), given.get("system")
     template, context, images = given.get("template"), given.get("context"), given.get("images") or ()
@@ -96,7 +96,7 @@ def generate_to_openai(body: dict[str, Any]) -> Translated:
 
 def embed_to_openai(body: dict[str, Any]) -> Translated:
     """Translate a /api/embed request. Without any input it only loads the model."""
-    given: Embed = EMBED(body)
+    given: OllamaEmbed = EMBED(body)
     into: dict[str, Any] = {"model": _model(given, missing_is_unknown=True)}
     if size := given.get("dimensions"):
         into["dimensions"] = size
@@ -105,7 +105,7 @@ def embed_to_openai(body: dict[str, Any]) -> Translated:
 
 def embeddings_to_openai(body: dict[str, Any]) -> Translated:
     """Translate a request of the older /api/embeddings: one `prompt`."""
-    given: Embeddings = EMBEDDINGS(body)
+    given: OllamaEmbeddings = EMBEDDINGS(body)
     return _embedding(given, {"model": _model(given)}, given.get("prompt"))
 
 
@@ -210,7 +210,7 @@ class _Conversation:
         # Unanswered calls in order, by tool, and under "" of all tools. Answered ones are dropped when they are met.
         self._open_of: dict[str, deque[str]] = {}
 
-    def translate(self, message: Message) -> dict[str, Any]:
+    def translate(self, message: OllamaMessage) -> dict[str, Any]:
         role = message["role"].lower()
         content = _content_of(message.get("content") or "", message.get("images") or ())
         into: dict[str, Any] = {"role": role, "content": content}

@@ -96,7 +96,7 @@ _Content = Annotated[Any, _text_or_list(_Parts, "must be a string or a list of p
 
 
 @with_config(STRICT)
-class Message(TypedDict):
+class MessageItem(TypedDict):
     role: Literal["user", "assistant", "system", "developer"]
     content: _Content
 
@@ -135,7 +135,7 @@ _Item = Annotated[
     Any,
     by_type(
         {
-            "message": Message,
+            "message": MessageItem,
             "reasoning": ReasoningItem,
             "function_call": FunctionCall,
             "function_call_output": FunctionCallOutput,
@@ -174,7 +174,7 @@ _FunctionType = Annotated[Literal["function"], says("must be function: other too
 
 
 @with_config(STRICT)
-class Function(TypedDict, total=False):
+class FunctionTool(TypedDict, total=False):
     """A tool."""
 
     type: Required[_FunctionType]
@@ -202,7 +202,7 @@ def _kind_of_tool(tool: Any) -> str | None:
     return "other" if isinstance(kind, str) and kind != "function" else "function"
 
 
-_TOOL_KINDS = {"function": Function, "namespace": Namespace, "other": Object}
+_TOOL_KINDS = {"function": FunctionTool, "namespace": Namespace, "other": Object}
 _Tools = Annotated[
     list[Annotated[Any, one_of(_TOOL_KINDS, _kind_of_tool, "must be an object")]],
     Field(max_length=MAX_TOOLS, fail_fast=True),
@@ -233,7 +233,7 @@ class Reasoning(TypedDict, total=False):
 
 
 @with_config(STRICT)
-class Body(TypedDict, total=False):
+class ResponseBody(TypedDict, total=False):
     """A request. Null is not given. Fields that only chats have (`seed`, `top_k`) pass to the engine unchecked."""
 
     input: _Input | None
@@ -269,7 +269,7 @@ class Body(TypedDict, total=False):
     service_tier: Text | None
 
 
-BODY = Check(Body)
+BODY = Check(ResponseBody)
 NAMESPACE_TOOLS = Check(_Tools)
 TOOL_CHOICE, ALLOWED_TOOLS = Check(ToolChoice), Check(AllowedTools)
 #: Refuses the fields of `_SENTENCES`.

@@ -19,8 +19,8 @@ from router.gateway.codecs.responses.fields import (
     OTHER_NAMES,
     TOOL_CHOICE,
     UNSUPPORTED,
-    Body,
-    Function,
+    FunctionTool,
+    ResponseBody,
 )
 from router.request.validation import MAX_TOOLS
 
@@ -29,7 +29,7 @@ _SAME = frozenset(
     ("stream", "temperature", "top_p", "user", "safety_identifier", "prompt_cache_key", "service_tier", "n")
 )
 #: Fields that are translated or answered here, or refused.
-_OURS = (frozenset(Body.__annotations__) | UNSUPPORTED.keys()) - _SAME
+_OURS = (frozenset(ResponseBody.__annotations__) | UNSUPPORTED.keys()) - _SAME
 _ONLY_HERE = ("instructions", "max_output_tokens", "text", "reasoning", "tools", "include")
 _LOGPROBS = "message.output_text.logprobs"
 _Messages = list[dict[str, Any]]
@@ -38,7 +38,7 @@ _Messages = list[dict[str, Any]]
 def responses_to_chat(body: Mapping[str, Any]) -> Translated:
     """Translate a body of /v1/responses. Raises a 400 Refusal that names `param`."""
     NO_OTHER_FIELDS(body)
-    given: Body = BODY(body)
+    given: ResponseBody = BODY(body)
     messages = _messages_of(given.get("input"))
     if given.get("instructions"):
         messages.insert(0, {"role": "system", "content": given["instructions"]})
@@ -139,7 +139,7 @@ def _part(part: Mapping[str, Any]) -> dict[str, Any]:
 
 
 # --- tools and formats -------------------------------------------------------------------------------
-def _tools(given: Body, into: dict[str, Any]) -> dict[str, tuple[str, str]]:
+def _tools(given: ResponseBody, into: dict[str, Any]) -> dict[str, tuple[str, str]]:
     """Write the functions to the chat `into`. Returns the namespace and the name of each function in one, by its name in the
     chat. Tools that the server or the model's vendor would run are left out: agents send them beside their functions."""
     tools, namespaces = [], {}
@@ -173,7 +173,7 @@ def _tools(given: Body, into: dict[str, Any]) -> dict[str, tuple[str, str]]:
     return namespaces
 
 
-def _functions(tools: Sequence[Any]) -> Iterator[tuple[str | None, Function]]:
+def _functions(tools: Sequence[Any]) -> Iterator[tuple[str | None, FunctionTool]]:
     """Each function, with its namespace. Raises a 400 for more than `MAX_TOOLS` tools in namespaces."""
     left = MAX_TOOLS
     for index, tool in enumerate(tools):
@@ -193,7 +193,7 @@ def _joined(namespace: str, name: str) -> str:
     return f"{namespace}__{name}"
 
 
-def _tool(given: Function, name: str) -> dict[str, Any]:
+def _tool(given: FunctionTool, name: str) -> dict[str, Any]:
     members = ("parameters", "description")
     function = {"name": name, **{each: value for each in members if (value := given.get(each)) is not None}}
     if isinstance(given.get("strict"), bool):
@@ -201,7 +201,7 @@ def _tool(given: Function, name: str) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
-def _text_format(given: Body, into: dict[str, Any]) -> None:
+def _text_format(given: ResponseBody, into: dict[str, Any]) -> None:
     text = given.get("text") or {}
     if text.get("verbosity") is not None:
         into["verbosity"] = text["verbosity"]
