@@ -33,7 +33,6 @@ from router.core.scheduler import Scheduler
 from router.core.types import PromptFeatures, Targets
 from router.decision_log import DecisionLog, Header
 from router.emulated import EmulatedEngines
-from router.gateway.fleet.artifacts import Artifacts
 from router.gateway.fleet.changes import FleetChanges
 from router.gateway.fleet.instances import scheduler_settings
 from router.gateway.fleet.overlay import DOCUMENT as FLEET_DOCUMENT
@@ -257,7 +256,6 @@ def create_gateway(
         load_tokenizers=load_tokenizers,
     )
     feedback = Feedback(store, state, runner.apply)
-    artifacts = Artifacts(predictor, runner, feedback, load_artifacts)
     peers = PeerLink(runner, state, predictor.sharing)
     changes = FleetChanges(
         config,
@@ -266,8 +264,9 @@ def create_gateway(
         state=state,
         peers=peers,
         targets=targets,
-        artifacts=artifacts,
+        feedback=feedback,
         read_file=read_file,
+        read_models=load_artifacts,
     )
     peers.followers[FLEET_DOCUMENT] = changes.document_changed
     peers.followers[KEYS_DOCUMENT] = keys.document_changed
@@ -282,7 +281,6 @@ def create_gateway(
         tracing=tracing,
         admin_key=admin_key,
         predictor=predictor,
-        artifacts=artifacts,
         feedback=feedback,
         keys=keys,
         budget_admission=BudgetAdmission(state),

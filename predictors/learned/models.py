@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -84,7 +84,7 @@ class Models:
     text: TextModels | None = None
     about: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def name(self) -> str:
         """The artifacts in use, as records name them; "physical" without any."""
         return (

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from predictors.online.predictor import OnlinePredictor
 from router.background import Tasks, close_all, surviving
 from router.config import FleetConfig
-from router.gateway.fleet.artifacts import Artifacts
 from router.gateway.fleet.changes import FleetChanges
 from router.gateway.fleet.peers import PeerLink
 from router.gateway.fleet.rules import Rules
@@ -53,7 +52,6 @@ class Gateway:
     tracing: Tracing | None
     admin_key: str | None
     predictor: OnlinePredictor
-    artifacts: Artifacts
     feedback: Feedback
     keys: ClientKeys
     budget_admission: BudgetAdmission

@@ -20,8 +20,8 @@ from predictors.learned.models import Models
 from router.background import Tasks
 from router.config import ConfigError, FleetConfig, InstanceConfig, with_instances
 from router.core.errors import Refusal, invalid_request
+from router.core.events import PredictorsChanged
 from router.core.types import Outcome
-from router.gateway.fleet.artifacts import Artifacts
 from router.gateway.fleet.draining import Drains
 from router.gateway.fleet.edits import Edit, drained
 from router.gateway.fleet.overlay import DOCUMENT, Overlay, revision_of
@@ -29,6 +29,7 @@ from router.gateway.fleet.peers import PeerLink
 from router.gateway.fleet.reload_report import needs_restart, what_changed
 from router.gateway.fleet.served import ServedFleet
 from router.gateway.fleet.targets import LiveTargets
+from router.gateway.records import Feedback
 from router.gateway.runner import Runner
 from router.store.state import ChangedElsewhere, State, StateError, replace_document
 
@@ -56,19 +57,23 @@ class FleetChanges:
         state: State,
         peers: PeerLink,
         targets: LiveTargets,
-        artifacts: Artifacts,
+        feedback: Feedback,
         read_file: Callable[[], FleetConfig] | None,
+        read_models: Callable[[FleetConfig], Models],
     ) -> None:
-        """`read_file` reads the fleet file again and raises ConfigError (None: there is no file)."""
+        """`read_file` reads the fleet file again (None: there is no file), `read_models` the artifacts of a fleet file. Both
+        raise ConfigError."""
         self.file = self._started = file
         self.overlay = Overlay()
         self.trouble: str | None = None
         self._fleet = fleet
+        self._runner = runner
         self._state = state
         self._peers = peers
         self._targets = targets
-        self._artifacts = artifacts
+        self._feedback = feedback
         self._read_file = read_file
+        self._read_models = read_models
         self._drains = Drains(runner, state, lambda names: self.edit(drained(names)))
         self._tasks = Tasks()
         self._lock = asyncio.Lock()
@@ -112,7 +117,7 @@ class FleetChanges:
         published = True
         async with self._lock:
             file = await asyncio.to_thread(self._read_file)
-            models = await self._artifacts.load(file)
+            models = await asyncio.to_thread(self._read_models, file)
             try:
                 await self._publish(lambda overlay, _: overlay.reloaded(), file)
             except StateError as error:
@@ -123,7 +128,7 @@ class FleetChanges:
                 )
                 published = False
                 await self._apply(self.overlay, file)
-            await self._artifacts.use(models)
+            await self._predict_with(models)
         return published
 
     async def found(self, entry: int, instances: Sequence[InstanceConfig]) -> None:
@@ -223,7 +228,7 @@ class FleetChanges:
         self._fleet.commit(prepared)
         self._peers.repeat_load()
         if models is not None:
-            await self._artifacts.use(models)
+            await self._predict_with(models)
         self._targets.use(file, overlay.targets)
         self._drains.follow(overlay.draining)
         if file is not replaced:
@@ -234,6 +239,12 @@ class FleetChanges:
                 what_changed(replaced, file),
                 f"; only a restart applies {', '.join(late)}" if late else "",
             )
+
+    async def _predict_with(self, models: Models) -> None:
+        """Predict with these from now on. New ones learn the recorded feedback again."""
+        if models.name != self._runner.scheduler.predictor.name:
+            self._runner.apply(PredictorsChanged(models))
+            await self._feedback.learn_recorded()
 
     def needs_restart(self) -> list[str]:
         """The settings of the file that differ from those of the start and apply only after a restart."""
@@ -267,7 +278,7 @@ class FleetChanges:
             file, models = self.file, None
             if self._follows_reloads and overlay.reloads != self.overlay.reloads and self._read_file:
                 file = await asyncio.to_thread(self._read_file)
-                models = await self._artifacts.load(file)
+                models = await asyncio.to_thread(self._read_models, file)
             await self._apply(overlay, file, models)
         except ConfigError as error:
             self.trouble = " ".join(str(error).split())

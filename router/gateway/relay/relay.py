@@ -222,7 +222,7 @@ class Relay:
         if record.trace is not None:
             record.span_ids = {number: attempt.span_id for number, attempt in self._attempts.items()}
         if (answer := settlement.answer) is not None:
-            record.artifact = self._gateway.artifacts.name
+            record.artifact = self._gateway.predictor.models.name
             if (relayed := self._attempts.get(answer.number)) is not None:
                 record.finish_reason, record.itl_max_s = relayed.finish_reason, relayed.itl_max_s or None
         try:

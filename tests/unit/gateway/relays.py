@@ -163,7 +163,7 @@ def start(
     gateway: Any = SimpleNamespace(
         runner=runner,
         fleet=SimpleNamespace(backend=engines.__getitem__, candidate_headers=lambda candidate: b""),
-        artifacts=SimpleNamespace(name=""),
+        predictor=SimpleNamespace(models=SimpleNamespace(name="")),
         finish=finish,
     )
     record = RequestRecord(id=request.id, received_at=0.0, api="chat", arrived_at=request.arrived_at)

@@ -41,10 +41,10 @@ def changes_of(file: FleetConfig, read_file: Any = None) -> tuple[FleetChanges, 
         return SimpleNamespace(made=AsyncExitStack())
 
     fleet = MagicMock(prepare=prepare, config=file)
-    artifacts = MagicMock(load=AsyncMock(), use=AsyncMock())
-    parts: dict[str, Any] = {"runner": MagicMock(), "peers": MagicMock(), "targets": MagicMock()}
+    names = "runner", "peers", "targets", "read_models"
+    parts: dict[str, Any] = {name: MagicMock() for name in names}
     state = MemoryState()
-    made = FleetChanges(file, fleet=fleet, state=state, artifacts=artifacts, read_file=read_file, **parts)
+    made = FleetChanges(file, fleet=fleet, state=state, feedback=AsyncMock(), read_file=read_file, **parts)
     return made, served
 
 
