@@ -25,32 +25,27 @@ from router.request.validation import (
 # --- keep_alive --------------------------------------------------------------------------------------
 _MAX_DURATION_CHARS = 200
 #: With possessive quantifiers: there is no backtracking.
-_DURATION = re.compile(r"([+-]?)((?:(?:[0-9]++\.?[0-9]*+|\.[0-9]++)(?:ns|us|µs|μs|ms|s|m|h))++)")
-_DURATION_PART = re.compile(r"([0-9.]++)(ns|us|µs|μs|ms|s|m|h)")
-_UNIT_S = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_DURATION = re.compile(r"[+-]?(?:(?:[0-9]++\.?[0-9]*+|\.[0-9]++)(?:ns|us|µs|μs|ms|s|m|h))++")
+_NOT_ZERO = re.compile("[1-9]")
 
 
-def keep_alive_s(value: Any) -> float:
-    """`keep_alive` in seconds, from a number of seconds or a Go duration ("5m", "1h30m"). Negative means infinity: never
-    unload. A numeric string without a unit is wrong, as in Ollama."""
+def _is_zero(value: Any) -> bool:
+    """Whether a `keep_alive`, a number of seconds or a Go duration ("5m", "1h30m"), is 0: the model is to be unloaded. A numeric
+    string without a unit is wrong, as in Ollama."""
+    if value is None:
+        return False
     if isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value):
-        return math.inf if value < 0 else float(min(value, 1e12))
+        return value == 0
     if not isinstance(value, str):
         raise wrong("must be a number of seconds or a duration")
-    if value in ("0", "+0", "-0"):
-        return 0.0
-    match = _DURATION.fullmatch(value) if len(value) <= _MAX_DURATION_CHARS else None
-    if match is None:
+    if value not in ("0", "+0", "-0") and (
+        len(value) > _MAX_DURATION_CHARS or _DURATION.fullmatch(value) is None
+    ):
         raise wrong("must be a number of seconds, or a duration with a unit, such as 5m or 1h30m")
-    seconds = sum(float(number) * _UNIT_S[unit] for number, unit in _DURATION_PART.findall(match[2]))
-    return math.inf if match[1] == "-" and seconds > 0 else seconds
+    return _NOT_ZERO.search(value) is None
 
 
-_KeepAlive = Annotated[
-    Any,
-    AfterValidator(lambda value: None if value is None else keep_alive_s(value)),
-    WithJsonSchema({"type": ["string", "number", "null"]}),
-]
+_KeepAlive = Annotated[Any, AfterValidator(_is_zero), WithJsonSchema({"type": ["string", "number", "null"]})]
 
 
 # --- options -----------------------------------------------------------------------------------------

@@ -150,7 +150,7 @@ def _stream(given: Common) -> bool:
 
 
 def _load(given: Common) -> Literal["load", "unload"]:
-    return "unload" if given.get("keep_alive") == 0 else "load"
+    return "unload" if given.get("keep_alive") else "load"
 
 
 def _generating(given: Generating, into: dict[str, Any]) -> None:
