@@ -48,7 +48,8 @@ class Application:
         self._gateway = gateway
         self._on_start = on_start
         self._scrapes = Scrapes(scrape or partial(metrics_page, gateway))
-        self._fastapi: asyncio.Task[Any] | None = None
+        self._fastapi: Any = None
+        self._loading = asyncio.Lock()
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -109,15 +110,10 @@ class Application:
             await send({"type": "lifespan.shutdown.complete"})
 
     async def _fastapi_app(self) -> Any:
-        if self._fastapi is None:
-            self._fastapi = asyncio.create_task(asyncio.to_thread(self._load), name="FastAPI")
-        loading = self._fastapi
-        try:
-            return await asyncio.shield(loading)
-        except Exception:
-            if self._fastapi is loading:
-                self._fastapi = None  # the next request tries again
-            raise
+        async with self._loading:
+            if self._fastapi is None:
+                self._fastapi = await asyncio.to_thread(self._load)
+        return self._fastapi
 
     def _load(self) -> Any:
         from router.gateway.app import create_app

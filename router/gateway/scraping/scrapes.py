@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from itertools import chain
-from weakref import ReferenceType, WeakSet, ref
+from weakref import WeakSet, ref
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 
@@ -41,10 +41,10 @@ class Scrapes:
 
     def __init__(self, make: Callable[[], Awaitable[Page]]) -> None:
         self._make = make
-        self._running: asyncio.Task[Page] | None = None
-        self._next: asyncio.Task[Page] | None = None
+        self._making = asyncio.Lock()
+        self._begun = self._newest_number = 0  # pages
         self._kept: WeakSet[Page] = WeakSet()
-        self._newest: ReferenceType[Page] | None = None
+        self._newest: Callable[[], Page | None] = lambda: None
 
     async def page(self) -> Page:
         """A page made after this call.
@@ -52,21 +52,12 @@ class Scrapes:
         While clients still read `MAX_PAGES` pages, it is the newest of those: clients that do not read what they
         requested cannot fill the memory.
         """
-        newest = None if self._newest is None else self._newest()
-        if newest is not None and len(self._kept) >= MAX_PAGES:
-            return newest
-        if self._next is None:
-            self._next = asyncio.create_task(self._after(self._running), name="metrics page")
-        return await asyncio.shield(self._next)
-
-    async def _after(self, running: asyncio.Task[Page] | None) -> Page:
-        if running is not None:
-            await asyncio.wait([running])
-        self._running, self._next = self._next, None  # callers from here on share the page after this one
-        try:
-            page = await self._make()
-        finally:
-            self._running = None  # the task would keep the page in memory
-        self._kept.add(page)
-        self._newest = ref(page)
-        return page
+        begun = self._begun
+        async with self._making:
+            page = self._newest()
+            if page is None or (self._newest_number <= begun and len(self._kept) < MAX_PAGES):
+                self._begun += 1
+                page = await self._make()
+                self._kept.add(page)
+                self._newest, self._newest_number = ref(page), self._begun
+            return page

@@ -148,21 +148,22 @@ def test_the_longest_page_does_not_hold_the_event_loop() -> None:
 
 
 def test_who_asks_while_a_page_is_made_shares_the_next_one() -> None:
-    made = 0
+    made, goes_on = 0, asyncio.Event()
 
     async def make() -> Page:
         nonlocal made
         made += 1
-        await asyncio.sleep(0.01)
+        await goes_on.wait()
         return Page()
 
     async def work() -> None:
         scrapes = Scrapes(make)
         first = asyncio.create_task(scrapes.page())
-        await asyncio.sleep(0.002)
+        await asyncio.sleep(0)
         late = [asyncio.create_task(scrapes.page()) for _ in range(50)]
         await asyncio.sleep(0)
         late[0].cancel()  # one of them leaves
+        goes_on.set()
         pages = await asyncio.gather(*late[1:])
         assert made == 2
         assert all(page is pages[0] for page in pages)

@@ -64,7 +64,7 @@ async def test_a_server_that_stops_ends_a_request_without_an_error(
     if begun:
         loading.set()
     try:
-        await until(lambda: sent if begun else application._fastapi)
+        await until(lambda: sent if begun else application._loading.locked())
         request.cancel()
         await request
     finally:
