@@ -27,18 +27,17 @@ from predictors.online.predictor import OnlinePredictor
 from router import __version__
 from router.config import ConfigError, FleetConfig, InstanceConfig, PoolConfig, Problem
 from router.config.secrets import engine_secrets, secret, state_url, store_url
-from router.core.events import FleetChanged, TargetsChanged
+from router.core.events import FleetChanged
 from router.core.interfaces import Backend, TextEstimates, TextEstimator
 from router.core.scheduler import Scheduler
 from router.core.types import PromptFeatures, Targets
 from router.decision_log import DecisionLog, Header
 from router.emulated import EmulatedEngines
 from router.gateway.fleet.changes import FleetChanges
-from router.gateway.fleet.instances import scheduler_settings
+from router.gateway.fleet.instances import scheduler_settings, targets_of
 from router.gateway.fleet.overlay import DOCUMENT as FLEET_DOCUMENT
 from router.gateway.fleet.peers import PeerLink
 from router.gateway.fleet.served import BackendFactory, ServedFleet
-from router.gateway.fleet.targets import LiveTargets
 from router.gateway.fleet.token_count import TokenCounter
 from router.gateway.keys.admission import BudgetAdmission
 from router.gateway.keys.client_keys import DOCUMENT as KEYS_DOCUMENT
@@ -65,7 +64,7 @@ logger = logging.getLogger("headway")
 def create_scheduler(config: FleetConfig, predictor: OnlinePredictor, rng: Random) -> Scheduler:
     """A scheduler for a fleet file, with every registered policy and no instances. The gateway and the simulator both
     use it."""
-    scheduling, targets = config.scheduling, LiveTargets(config).scopes
+    scheduling, targets = config.scheduling, targets_of(config, config.auth.keys)
     scheduler = build_scheduler(predictor, rng, scheduling.confidence, scheduling.ttft_weight, targets)
     scheduler.handle(FleetChanged((), scheduler_settings(config)), 0.0)
     return scheduler
@@ -181,7 +180,6 @@ async def open_gateway(
         if tracing is not None:
             stack.push_async_callback(asyncio.to_thread, tracing.close)
         predictor = create_predictor(config)
-        targets = LiveTargets(config)
         seed = secrets.randbits(63) if seed is None else seed
         scheduler = create_scheduler(config, predictor, Random(seed))
         gateway = create_gateway(
@@ -190,7 +188,6 @@ async def open_gateway(
             store,
             create_state(config, environment, store.run_id),
             predictor,
-            targets,
             make_backend=make_backend,
             admin_key=admin_key,
             read_file=None if reload is None else partial(read_again, reload),
@@ -234,7 +231,6 @@ def create_gateway(
     store: Store,
     state: State,
     predictor: OnlinePredictor,
-    targets: LiveTargets,
     *,
     make_backend: BackendFactory,
     admin_key: str | None,
@@ -249,7 +245,6 @@ def create_gateway(
         tuple(runner.scheduler.policies),
         runner=runner,
         keys=keys,
-        targets=targets,
         metrics=metrics,
         make_backend=make_backend,
         profile=lru_cache(maxsize=1024)(profiles.find),  # thousands of instances have few
@@ -263,14 +258,12 @@ def create_gateway(
         runner=runner,
         state=state,
         peers=peers,
-        targets=targets,
         feedback=feedback,
         read_file=read_file,
         read_models=load_artifacts,
     )
     peers.followers[FLEET_DOCUMENT] = changes.document_changed
     peers.followers[KEYS_DOCUMENT] = keys.document_changed
-    targets.on_change = lambda: runner.apply(TargetsChanged(targets.scopes))
     runner.on_decision = metrics.observe_decision
     return Gateway(
         runner=runner,
@@ -284,7 +277,6 @@ def create_gateway(
         feedback=feedback,
         keys=keys,
         budget_admission=BudgetAdmission(state),
-        targets=targets,
         fleet=fleet,
         changes=changes,
         peers=peers,
@@ -351,7 +343,7 @@ def create_decision_log(config: FleetConfig, predictors: str, seed: int) -> Deci
         config.predictors.directory,
         config.scheduling.confidence,
         config.scheduling.ttft_weight,
-        LiveTargets(config).scopes,
+        targets_of(config, config.auth.keys),
     )
     try:
         return DecisionLog(path, header, wanted.decision_log_mb * 1024 * 1024)

@@ -15,7 +15,6 @@ from router.gateway.fleet.peers import PeerLink
 from router.gateway.fleet.rules import Rules
 from router.gateway.fleet.scaling import Decision, Scaling, scaling, wanted_by_model
 from router.gateway.fleet.served import ServedFleet
-from router.gateway.fleet.targets import LiveTargets
 from router.gateway.fleet.token_count import TokenCounter
 from router.gateway.intake.callers import admin_needs_key
 from router.gateway.keys.admission import BudgetAdmission
@@ -55,7 +54,6 @@ class Gateway:
     feedback: Feedback
     keys: ClientKeys
     budget_admission: BudgetAdmission
-    targets: LiveTargets
     fleet: ServedFleet
     changes: FleetChanges
     peers: PeerLink

@@ -28,7 +28,6 @@ from router.gateway.fleet.overlay import DOCUMENT, Overlay, revision_of
 from router.gateway.fleet.peers import PeerLink
 from router.gateway.fleet.reload_report import needs_restart, what_changed
 from router.gateway.fleet.served import ServedFleet
-from router.gateway.fleet.targets import LiveTargets
 from router.gateway.records import Feedback
 from router.gateway.runner import Runner
 from router.store.state import ChangedElsewhere, State, StateError, replace_document
@@ -56,7 +55,6 @@ class FleetChanges:
         runner: Runner,
         state: State,
         peers: PeerLink,
-        targets: LiveTargets,
         feedback: Feedback,
         read_file: Callable[[], FleetConfig] | None,
         read_models: Callable[[FleetConfig], Models],
@@ -70,7 +68,6 @@ class FleetChanges:
         self._runner = runner
         self._state = state
         self._peers = peers
-        self._targets = targets
         self._feedback = feedback
         self._read_file = read_file
         self._read_models = read_models
@@ -225,11 +222,10 @@ class FleetChanges:
             raise
         replaced = self.file
         self.file, self.overlay = file, overlay
-        self._fleet.commit(prepared)
+        self._fleet.commit(prepared, overlay.targets)
         self._peers.repeat_load()
         if models is not None:
             await self._predict_with(models)
-        self._targets.use(file, overlay.targets)
         self._drains.follow(overlay.draining)
         if file is not replaced:
             late = self.needs_restart()

@@ -1,15 +1,16 @@
-"""Makes the scheduler's settings and instances from a fleet file."""
+"""Makes the scheduler's settings, targets and instances from a fleet file."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 
 from backends import KINDS
-from router.config import FleetConfig, InstanceConfig
+from router.config import FleetConfig, InstanceConfig, KeyConfig
 from router.core.profile import EngineProfile
 from router.core.settings import SchedulerSettings
 from router.core.state import Instance
-from router.core.types import Candidate
+from router.core.types import Candidate, Targets
 
 #: Looks up an engine profile by name (`MODEL@HARDWARE`); None if there is none.
 ProfileLookup = Callable[[str], EngineProfile | None]
@@ -29,6 +30,26 @@ def scheduler_settings(config: FleetConfig) -> SchedulerSettings:
         streams_when_needed=config.upstream_stream == "when_needed",
         streamed_share=scheduling.streamed_share,
     )
+
+
+def targets_of(
+    config: FleetConfig,
+    keys: Iterable[KeyConfig],
+    changes: Mapping[str | None, Mapping[str, float | None]] | None = None,
+) -> dict[str | None, Targets]:
+    """The targets of quality and attainment of the fleet (None) and of each key, by the keys' effective settings.
+
+    Operators' `changes` replace a scope's `quality` (None: the policy's default) or `attainment`. A key has the fleet's
+    targets where neither its settings nor a change have its own.
+    """
+    changes, cost = changes or {}, config.scheduling.cost
+    fleet = Targets(cost.quality, cost.quality_slack, cost.attainment, cost.window_requests)
+    fleet = replace(fleet, **changes.get(None, {}))  # type: ignore[arg-type]
+    targets: dict[str | None, Targets] = {None: fleet}
+    for key in keys:
+        own = {name: value for name in ("quality", "attainment") if (value := getattr(key, name)) is not None}
+        targets[key.name] = replace(fleet, **own | changes.get(key.name, {}))
+    return targets
 
 
 def instance_of(

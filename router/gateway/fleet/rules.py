@@ -126,15 +126,7 @@ class Rules:
 
     def with_keys(self, stored: Sequence[StoredKey]) -> Self:
         """The same rules with other keys beside those of the fleet file."""
-        changed = _key_rules(self.config, self.names, stored, self)
-        rules = replace(self, stored=stored, **changed)
-        rules.stay_closed(self)
-        return rules
-
-    def stay_closed(self, before: Rules) -> None:
-        """Need a key if the rules before needed one, even if no key works any more."""
-        if not before.keys.open:
-            self.keys.close()
+        return replace(self, stored=stored, **_key_rules(self.config, self.names, stored, self))
 
 
 def _key_rules(

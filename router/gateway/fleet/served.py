@@ -14,13 +14,19 @@ from dataclasses import dataclass
 from router.background import Tasks, close_all
 from router.config import FleetConfig, InstanceConfig
 from router.core.errors import UpstreamError
-from router.core.events import FleetChanged
+from router.core.events import FleetChanged, TargetsChanged
 from router.core.interfaces import Backend
-from router.core.types import Candidate
-from router.gateway.fleet.instances import ProfileLookup, instance_of, placeholders, scheduler_settings
+from router.core.types import Candidate, Targets
+from router.gateway.fleet.instances import (
+    ProfileLookup,
+    instance_of,
+    placeholders,
+    scheduler_settings,
+    targets_of,
+)
 from router.gateway.fleet.monitor import Monitor
+from router.gateway.fleet.overlay import Values
 from router.gateway.fleet.rules import Rules
-from router.gateway.fleet.targets import LiveTargets
 from router.gateway.keys.client_keys import ClientKeys
 from router.gateway.runner import Runner
 from router.gateway.telemetry.metrics import Metrics
@@ -46,7 +52,8 @@ class PreparedFleet:
 
 
 class ServedFleet:
-    """Holds the current rules (`rules`), adapters (`backends`) by instance and tokenizers by model."""
+    """Holds the current rules (`rules`), adapters (`backends`) by instance, tokenizers by model, and targets by key (None: the
+    fleet's)."""
 
     def __init__(
         self,
@@ -55,21 +62,21 @@ class ServedFleet:
         *,
         runner: Runner,
         keys: ClientKeys,
-        targets: LiveTargets,
         metrics: Metrics,
         make_backend: BackendFactory,
         profile: ProfileLookup,
         load_tokenizers: TokenizerLoader,
     ) -> None:
-        """`make_backend` and `load_tokenizers` raise ConfigError. `targets` are the scheduler's policies' targets."""
+        """`make_backend` and `load_tokenizers` raise ConfigError."""
         self.policies = policies
         self.rules = Rules.of(config, policies)
         self.backends: Mapping[str, Backend] = {}
         self.tokenizers: Mapping[str, PromptTokenizer] = {}
+        self.targets: Mapping[str | None, Targets] = targets_of(config, config.auth.keys)
+        self._changed_targets: Mapping[str | None, Values] = {}
         self.monitor = Monitor(runner, config.probes.interval_s, config.probes.timeout_s)
         self._runner = runner
         self._keys = keys
-        self._targets = targets
         self._metrics = metrics
         self._make_backend = make_backend
         self._profile = profile
@@ -132,8 +139,9 @@ class ServedFleet:
             rules = Rules.of(config, self.policies, self._keys.stored, every, self.rules)
             return PreparedFleet(rules, tokenizers, plan, backends, made.pop_all())
 
-    def commit(self, prepared: PreparedFleet) -> None:
-        """Serve a prepared fleet from now on. Running requests continue where they are."""
+    def commit(self, prepared: PreparedFleet, changed_targets: Mapping[str | None, Values]) -> None:
+        """Serve a prepared fleet from now on, with changed targets. Running requests continue where they are."""
+        self._changed_targets = changed_targets
         unused = self._install(prepared)
         self.monitor.watch(self.backends)
         for backend in unused:
@@ -170,11 +178,16 @@ class ServedFleet:
 
     def _use(self, rules: Rules) -> None:
         before, self.rules = self.rules, rules
-        rules.stay_closed(before)
+        if not before.keys.open:
+            rules.keys.close()  # even if no key works any more
         if rules.working is not before.working:
             made = [name for name in rules.working if rules.tenants[name].stored is not None]
-            self._targets.use_keys(rules.working[name].settings for name in made)
             self._metrics.set_fleet(policies=(), models=(), instances={}, keys=made)
+        settings = (key.settings for key in rules.working.values())
+        targets = targets_of(rules.config, settings, self._changed_targets)
+        if targets != self.targets:
+            self.targets = targets
+            self._runner.apply(TargetsChanged(targets))
         if self._was_open and not rules.keys.open:
             logger.warning(
                 "the first key closes the gateway: every request needs a key from now on%s",

@@ -154,7 +154,7 @@ def admin_routes(gateway: Gateway) -> APIRouter:
     async def change_targets(change: TargetChange) -> dict[str, Any]:
         """Change the targets of a key, or of the fleet (`key` null or omitted), until the fleet file is read again."""
         values = {name: getattr(change, name) for name in change.model_fields_set - {"key"}}
-        if change.key is not None and change.key not in gateway.targets.scopes:
+        if change.key is not None and change.key not in gateway.fleet.targets:
             raise not_found("There is no such key")
         await gateway.changes.edit(targeting(change.key, values))
         return _targets(gateway)
@@ -199,7 +199,7 @@ def _described(predictor: OnlinePredictor) -> dict[str, Any]:
 
 
 def _targets(gateway: Gateway) -> dict[str, Any]:
-    live = gateway.targets
+    changed = gateway.changes.overlay.targets
     read_prices = getattr(gateway.runner.scheduler.policies.get("cost"), "prices", None)
     prices: Mapping[str | None, Any] = {} if read_prices is None else read_prices()
     return {
@@ -207,10 +207,10 @@ def _targets(gateway: Gateway) -> dict[str, Any]:
             {
                 "key": key,
                 **{name: getattr(targets, name) for name in Targets.__dataclass_fields__},
-                "changed": live.changed(key),
+                "changed": bool(changed.get(key)),
                 "prices": prices.get(key),
             }
-            for key, targets in live.scopes.items()
+            for key, targets in gateway.fleet.targets.items()
         ]
     }
 

@@ -131,7 +131,6 @@ async def test_a_reload_does_not_make_a_network_address_loopback(tmp_path):
     async with live(tmp_path, vllm("a"), server={"host": "0.0.0.0"}) as gw:
         assert (await gw.get("/admin/fleet"))[0] == 401
         server = gw.gateway.config.server.model_copy(update={"host": "127.0.0.1"})
-        gw.gateway.fleet.commit(
-            await gw.gateway.fleet.prepare(gw.gateway.config.model_copy(update={"server": server}))
-        )
+        fleet = gw.gateway.fleet
+        fleet.commit(await fleet.prepare(gw.gateway.config.model_copy(update={"server": server})), {})
         assert (await gw.get("/admin/fleet"))[0] == 401

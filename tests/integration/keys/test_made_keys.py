@@ -438,14 +438,14 @@ async def test_a_revoked_key_ends_even_if_the_database_leaves_then(tmp_path, mon
 async def test_a_made_key_has_targets_and_metrics_of_its_own(tmp_path):
     async with gateway(tmp_path, keys=[key("root", attainment=0.8)]) as gw:
         secret = await make(gw, "made", maker="root", quality=0.55)
-        assert gw.gateway.targets.scopes["made"].quality == 0.55
-        assert gw.gateway.targets.scopes["made"].attainment == 0.8
+        assert gw.gateway.fleet.targets["made"].quality == 0.55
+        assert gw.gateway.fleet.targets["made"].attainment == 0.8
         assert await chats(gw, secret) == 200
         assert 'key="made"' in await gw.metrics()
         gw.fleet["auth"]["keys"] = [key("root", attainment=0.7)]
         assert (await gw.post("/admin/reload", {}, **ADMIN))[0] == 200
-        assert gw.gateway.targets.scopes["made"].quality == 0.55
-        assert gw.gateway.targets.scopes["made"].attainment == 0.7
+        assert gw.gateway.fleet.targets["made"].quality == 0.55
+        assert gw.gateway.fleet.targets["made"].attainment == 0.7
 
 
 async def test_where_keys_are_required_a_lost_database_opens_nothing(tmp_path, caplog):

@@ -36,7 +36,7 @@ async def test_changes_hold_everywhere_and_for_who_starts_later(tmp_path, redis,
             assert (await one.patch("/admin/targets", {"key": "sesame", "quality": 0.9}, **AS_ADMIN))[
                 0
             ] == 200
-            await fleet.until(lambda: two.gateway.targets.scopes["sesame"].quality == 0.9)
+            await fleet.until(lambda: two.gateway.fleet.targets["sesame"].quality == 0.9)
             status, _ = await one.post(
                 "/admin/instances", entry(extra, name="y", serves={"no": "x"}), **AS_ADMIN
             )
@@ -46,7 +46,7 @@ async def test_changes_hold_everywhere_and_for_who_starts_later(tmp_path, redis,
             # One that starts later, and one that has not the secret: it says so and goes on with what it has.
             three = await fleet.another(SECRETS)
             assert set(three.instances) == {"b", "x"}
-            assert three.gateway.targets.scopes["sesame"].quality == 0.9
+            assert three.gateway.fleet.targets["sesame"].quality == 0.9
             with caplog.at_level(logging.ERROR, "headway"):
                 four = await fleet.another({"ADMIN": "open up"})
             assert set(four.instances) == {"a", "b"}
@@ -59,7 +59,7 @@ async def test_changes_hold_everywhere_and_for_who_starts_later(tmp_path, redis,
             assert status == 200, answer
             await fleet.until(lambda: all(set(gw.instances) == {"a", "b"} for gw in fleet.gateways))
             assert four.gateway.changes.trouble is None
-            assert two.gateway.targets.scopes["sesame"].quality == 0.5
+            assert two.gateway.fleet.targets["sesame"].quality == 0.5
 
             # A drained instance stays for all while one has something there.
             async with one.stream(

@@ -41,7 +41,7 @@ def changes_of(file: FleetConfig, read_file: Any = None) -> tuple[FleetChanges, 
         return SimpleNamespace(made=AsyncExitStack())
 
     fleet = MagicMock(prepare=prepare, config=file)
-    names = "runner", "peers", "targets", "read_models"
+    names = "runner", "peers", "read_models"
     parts: dict[str, Any] = {name: MagicMock() for name in names}
     state = MemoryState()
     made = FleetChanges(file, fleet=fleet, state=state, feedback=AsyncMock(), read_file=read_file, **parts)

@@ -8,13 +8,11 @@ from typing import Any
 
 import pytest
 
-from policies.settings import TargetTable
 from router import wiring
-from router.config import KeyConfig, loads
+from router.config import loads
 from router.core.interfaces import TextEstimates
 from router.core.types import PromptFeatures
-from router.gateway.fleet.instances import scheduler_settings
-from router.gateway.fleet.targets import LiveTargets
+from router.gateway.fleet.instances import scheduler_settings, targets_of
 from router.wiring import text_estimators
 
 FEATURES = PromptFeatures((1, 2), (), (0,))
@@ -46,48 +44,25 @@ def test_the_time_limits_of_an_engine_are_those_of_the_file(monkeypatch: pytest.
     assert limits == (60, 7, 8)
 
 
-def followed(targets: LiveTargets) -> TargetTable:
-    """What policies ask, kept as `targets` are."""
-    table = TargetTable(targets.scopes)
-    targets.on_change = lambda: table.use(targets.scopes)
-    return table
-
-
 def test_targets_of_the_file_and_changed_ones() -> None:
     digest = "0" * 64
     file = loads(
         f"models: [{{name: m}}]\nscheduling: {{cost: {{quality: 0.5}}}}\n"
         f"auth: {{keys: [{{name: k, sha256: '{digest}', attainment: 0.8}}]}}"
     )
-    targets = LiveTargets(file)
-    live = followed(targets)
-    assert (live("k").quality, live("k").attainment, live(None).attainment) == (0.5, 0.8, 0.95)
-    targets.use(file, {None: {"quality": 0.6, "attainment": 0.9}})
-    assert (live("k").quality, live("k").attainment, live("gone").attainment) == (0.6, 0.8, 0.9)
-    targets.use(file, {None: {"quality": 0.6, "attainment": 0.9}, "k": {"quality": None}})
-    assert (live("k").quality, live(None).quality) == (None, 0.6)
-    assert (targets.changed(None), targets.changed("k"), targets.changed("gone")) == (True, True, False)
-    targets.use(loads("models: [{name: m}]"))
-    assert (live("k").quality, live("k").attainment, targets.changed(None)) == (None, 0.95, False)
 
+    def found(
+        changes: dict[str | None, dict[str, float | None]],
+    ) -> dict[str | None, tuple[float | None, float]]:
+        targets = targets_of(file, file.auth.keys, changes)
+        return {key: (each.quality, each.attainment) for key, each in targets.items()}
 
-def test_targets_of_keys_that_are_not_of_the_file() -> None:
-    file = loads("models: [{name: m}]")
-    targets = LiveTargets(file)
-    live = followed(targets)
-    made = KeyConfig(name="made", sha256="0" * 64, quality=0.7)
-    targets.use_keys([made])
-    assert (live("made").quality, live("made").attainment, live(None).quality) == (0.7, 0.95, None)
+    assert found({}) == {None: (0.5, 0.95), "k": (0.5, 0.8)}
+    fleet: dict[str | None, dict[str, float | None]] = {None: {"quality": 0.6, "attainment": 0.9}}
+    assert found(fleet) == {None: (0.6, 0.9), "k": (0.6, 0.8)}
+    assert found(fleet | {"k": {"quality": None}}) == {None: (0.6, 0.9), "k": (None, 0.8)}
     # Another replica has made `later`, and this one has not read it yet.
-    targets.use(file, {"made": {"attainment": 0.5}, "later": {"attainment": 0.6}})
-    assert "later" not in targets.scopes
-    targets.use_keys([made, *(made.model_copy(update={"name": name}) for name in ("more", "later"))])
-    assert (live("made").quality, live("made").attainment, live("more").attainment) == (0.7, 0.5, 0.95)
-    assert live("later").attainment == 0.6
-    targets.use(file)
-    assert (live("made").quality, live("made").attainment) == (0.7, 0.95)
-    targets.use_keys([])
-    assert set(targets.scopes) == {None}
+    assert found({"later": {"attainment": 0.6}}) == found({})
 
 
 def test_text_estimators_follow_the_artifact_in_use() -> None:

@@ -11,7 +11,6 @@ import pytest
 from router.config import FleetConfig, loads, with_instances
 from router.core.events import FleetChanged
 from router.gateway.fleet.served import ServedFleet
-from router.gateway.fleet.targets import LiveTargets
 from router.gateway.keys.tenants import Tenants
 from tests.unit.gateway.test_changes import pods
 
@@ -48,9 +47,7 @@ def served() -> tuple[ServedFleet, AsyncMock]:
     }
     keys = MagicMock(stored=())
     config = with_instances(FILE, pods(20))
-    return ServedFleet(
-        config, (), runner=runner, keys=keys, targets=LiveTargets(config), make_backend=make, **parts
-    ), make
+    return ServedFleet(config, (), runner=runner, keys=keys, make_backend=make, **parts), make
 
 
 async def change(fleet: ServedFleet, config: FleetConfig) -> None:
