@@ -9,8 +9,7 @@ from router import __version__
 from router.gateway.routes.access import Guard, add_error_handlers
 from router.gateway.routes.admin import admin_routes
 from router.gateway.routes.keys import holder_routes, operator_routes
-from router.gateway.routes.models import model_routes
-from router.gateway.routes.ollama import ollama_routes
+from router.gateway.routes.models import model_routes, ollama_routes
 from router.gateway.routes.openapi import describe_other_paths
 from router.gateway.routes.overview import overview_routes
 from router.gateway.routes.routing import routing_routes

@@ -15,7 +15,7 @@ from router.core.quoting import cut
 from router.core.refusals import draining, internal_error, method_not_allowed
 from router.core.types import Outcome
 from router.gateway.codecs.codec import ApiCodec
-from router.gateway.codecs.ollama.catalog import refusal_body
+from router.gateway.codecs.ollama.answer import refusal_body
 from router.gateway.codecs.ollama.codec import OLLAMA_ROUTES, OllamaCodec, OllamaRoute
 from router.gateway.codecs.openai import OpenAICodec, openai_error
 from router.gateway.codecs.responses.codec import ResponsesCodec

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from router.config import ConfigError, PoolConfig
 from router.core.errors import Refusal
-from router.gateway.fleet.edits import Edit, scaling
+from router.gateway.fleet.overlay import Edit, scaling
 from router.gateway.service import Gateway
 
 logger = logging.getLogger("headway")

@@ -24,7 +24,7 @@ from kubernetes.aio import client
 from router.background import surviving
 from router.config import PoolConfig
 from router.discovery import PAGE_PODS, ApiServer, check, has_ended, is_ready
-from router.gateway.fleet.edits import restoring
+from router.gateway.fleet.overlay import restoring
 from router.gateway.service import Gateway
 from router.scaling.actuator import Actuator, PoolState, steps
 

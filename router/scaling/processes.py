@@ -25,7 +25,7 @@ from router.config.marks import Variable, named
 from router.config.scaling import NUMBER, PORT
 from router.core.errors import UpstreamError
 from router.core.interfaces import Backend
-from router.gateway.fleet.edits import Edit, adding, draining, removing
+from router.gateway.fleet.overlay import Edit, adding, draining, removing
 from router.gateway.service import Gateway
 from router.listening import free_port
 from router.scaling.actuator import Actuator, PoolState, steps

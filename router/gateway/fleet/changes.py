@@ -23,8 +23,7 @@ from router.core.errors import Refusal, invalid_request
 from router.core.events import PredictorsChanged
 from router.core.types import Outcome
 from router.gateway.fleet.draining import Drains
-from router.gateway.fleet.edits import Edit, drained
-from router.gateway.fleet.overlay import DOCUMENT, Overlay, revision_of
+from router.gateway.fleet.overlay import DOCUMENT, Edit, Overlay, drained, revision_of
 from router.gateway.fleet.peers import PeerLink
 from router.gateway.fleet.reload_report import needs_restart, what_changed
 from router.gateway.fleet.served import ServedFleet

@@ -31,7 +31,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from backends.writes import together
 from router.config import FleetConfig
 from router.core.errors import invalid_request
-from router.gateway.codecs.ollama.catalog import error_body
+from router.gateway.codecs.ollama.answer import error_body
 from router.gateway.codecs.openai import openai_error
 from router.gateway.http.client_request import ClientRequest, Handler
 

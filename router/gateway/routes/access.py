@@ -15,7 +15,7 @@ from router.core.quoting import cut
 from router.core.refusals import method_not_allowed
 from router.core.types import Outcome
 from router.explain import described_candidates
-from router.gateway.codecs.ollama.catalog import refusal_body
+from router.gateway.codecs.ollama.answer import refusal_body
 from router.gateway.codecs.openai import error_object, openai_error
 from router.gateway.http.request_body import announces_more, check_encoding, too_large
 from router.gateway.intake.callers import caller_terms, check_admin

@@ -16,7 +16,7 @@ from router.core.errors import unauthorized
 from router.core.types import Outcome, Targets
 from router.explain import describe
 from router.gateway.fleet.batch_plan import batch_plan
-from router.gateway.fleet.edits import adding, draining, removing, targeting
+from router.gateway.fleet.overlay import adding, draining, removing, targeting
 from router.gateway.fleet.scaling import pools
 from router.gateway.records import find_request
 from router.gateway.routes.access import admin_router, not_found

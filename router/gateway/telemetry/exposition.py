@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Iterator
+import zlib
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
 from math import isfinite, isnan
 from typing import NamedTuple, Self
@@ -21,7 +23,7 @@ _TURN_S = 0.002
 #: Series summed, or lines made, in one piece.
 _PIECE = 100
 #: Bytes written at once.
-PIECE_BYTES = 64 * 1024
+_PIECE_BYTES = 64 * 1024
 
 Labels = tuple[str, ...]
 
@@ -133,7 +135,7 @@ class Page:
             for piece in family.samples(more):
                 waiting.append(piece)
                 size += len(piece)
-                if size >= PIECE_BYTES:
+                if size >= _PIECE_BYTES:
                     lines.append("".join(waiting).encode())
                     waiting, size = [], 0
                 if clock() >= until:
@@ -151,3 +153,45 @@ class Page:
         for head, lines in self.families.values():
             yield head
             yield from lines
+
+
+# --- pages of several workers ----------------------------------------------------------------------------
+def merge(pages: Iterable[Page]) -> Page:
+    """Several pages, each with its own label, as one: each family appears once, as the format requires. The sum over the label
+    is the gateway's count. A restarted worker begins its series again, which `rate()` and `increase()` handle; counters that
+    were summed here would seem to fall."""
+    merged = Page()
+    for page in pages:
+        for name, (head, lines) in page.families.items():
+            merged.lines(name, head).extend(lines)
+    return merged
+
+
+async def pack(page: Page) -> list[list[str]]:
+    """A page to send to another process. It is compressed, in a thread: reading a long page would hold both event loops."""
+
+    def packed() -> list[list[str]]:
+        found = []
+        for name, (head, lines) in page.families.items():
+            compress = zlib.compressobj(1)
+            data = b"".join([*map(compress.compress, lines), compress.flush()])
+            found.append([name, head.decode(), b64encode(data).decode()])
+        return found
+
+    return await asyncio.to_thread(packed)
+
+
+async def unpack(packed: Iterable[Sequence[str]]) -> Page:
+    """A page from `pack`."""
+
+    def unpacked() -> Page:
+        page = Page()
+        for name, head, data in packed:
+            lines = page.lines(name, head.encode())
+            decompress, left = zlib.decompressobj(), b64decode(data)
+            while piece := decompress.decompress(left, _PIECE_BYTES):
+                lines.append(piece)
+                left = decompress.unconsumed_tail
+        return page
+
+    return await asyncio.to_thread(unpacked)

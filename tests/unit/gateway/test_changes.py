@@ -15,8 +15,7 @@ from router.config.instances import InstanceConfig
 from router.gateway.fleet import changes as changes_module
 from router.gateway.fleet import overlay as overlay_module
 from router.gateway.fleet.changes import FleetChanges
-from router.gateway.fleet.edits import draining, removing, scaling
-from router.gateway.fleet.overlay import Overlay
+from router.gateway.fleet.overlay import Overlay, draining, removing, scaling
 from router.store.memory_state import MemoryState
 from tests.pace import lines
 

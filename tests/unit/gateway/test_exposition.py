@@ -19,10 +19,9 @@ from router.core.types import Outcome
 from router.gateway.scraping.families import families
 from router.gateway.scraping.scrapes import MAX_PAGES, Scrapes, metrics_page
 from router.gateway.telemetry import metrics as metrics_module
-from router.gateway.telemetry.exposition import Page, counter, gauge, histogram
+from router.gateway.telemetry.exposition import Page, counter, gauge, histogram, merge, pack, unpack
 from router.gateway.telemetry.metrics import Metrics
 from router.gateway.telemetry.series import Histogram
-from router.gateway.telemetry.worker_pages import merge, pack, unpack
 from tests.longest_stall import LongestStall
 from tests.metrics_page import idle_gateway
 from tests.unit.gateway_keys.test_metrics import record

@@ -17,9 +17,14 @@ from ollama._types import EmbeddingsResponse
 from backends.scanning import Assembler
 from router.core.errors import Refusal, UpstreamError
 from router.core.types import Outcome
-from router.gateway.codecs.ollama.answer import Endpoint, rfc3339
+from router.gateway.codecs.ollama.answer import (
+    Endpoint,
+    at_length_1,
+    embed_from_openai,
+    embeddings_from_openai,
+    rfc3339,
+)
 from router.gateway.codecs.ollama.codec import OllamaCodec
-from router.gateway.codecs.ollama.embeddings import at_length_1, embed_from_openai, embeddings_from_openai
 from tests.unit.gateway.chunks import HEAD, chunk, sse, text_chunk
 
 AT_NS = 1_700_000_000_123_456_789

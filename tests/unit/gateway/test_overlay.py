@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from router.config import ConfigError, InstanceConfig, loads, parse_instance
-from router.gateway.fleet.edits import (
+from router.gateway.fleet.overlay import (
     Edit,
+    Overlay,
     adding,
     drained,
     draining,
@@ -18,7 +19,6 @@ from router.gateway.fleet.edits import (
     scaling,
     targeting,
 )
-from router.gateway.fleet.overlay import Overlay
 
 FILE = loads(
     "models: [{name: m}, {name: n}]\n"

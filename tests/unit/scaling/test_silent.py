@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from router.gateway.fleet.edits import Edit
+from router.gateway.fleet.overlay import Edit
 from router.scaling.processes import Processes
 
 

@@ -1,7 +1,9 @@
-"""Parts of answers to chats and completions in Ollama's shape."""
+"""Answers in Ollama's shape, or parts of them."""
 
 from __future__ import annotations
 
+import asyncio
+import math
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -9,6 +11,9 @@ from typing import Any, Literal
 import orjson
 
 from backends.bounded_json import loads_with_halves
+from router.core.errors import Refusal
+from router.core.quoting import cut
+from router.core.raw_json import LongList
 from router.gateway.codecs.codec import listed, texts_of
 
 #: A path of the API, after /api/.
@@ -141,3 +146,72 @@ def logprobs_of(given: Any) -> list[dict[str, Any]]:
             item["top_logprobs"] = [{"token": one, "logprob": p} for one, p in tops[number].items()]
         items.append(item)
     return items
+
+
+# --- embeddings ---------------------------------------------------------------------------------------------
+def _vectors(answer: Mapping[str, Any]) -> list[list[float]]:
+    items = sorted(answer.get("data") or [], key=lambda item: item.get("index") or 0)
+    return [item["embedding"] for item in items]
+
+
+_NUMBERS = frozenset({int, float})
+
+
+#: Numbers between two turns of the event loop. A vector with more than the second is not scaled.
+_STEP, _MOST_NUMBERS = 8192, 262_144
+
+
+async def at_length_1(answer: Mapping[str, Any]) -> None:
+    """Scale an answer's vectors to length 1, as Ollama does. The event loop runs between the steps."""
+    done = 0
+    for item in answer.get("data") or ():
+        vector = item["embedding"]
+        unit = _unit(vector)
+        if unit is not vector:
+            item["embedding"] = LongList.of(unit, orjson.dumps(unit))
+        done += len(vector)
+        if done > _STEP:
+            done = 0
+            await asyncio.sleep(0)
+
+
+def _unit(vector: list[float]) -> list[float]:
+    if len(vector) > _MOST_NUMBERS or not all(type(value) in _NUMBERS for value in vector):
+        return vector
+    length = math.hypot(*vector)
+    if length == 0 or abs(length - 1) < 1e-4:
+        return vector
+    return [value / length for value in vector]
+
+
+def embed_from_openai(
+    answer: Mapping[str, Any], model: str, headway: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """The answer of /api/embed, for vectors scaled by `at_length_1`. An empty `answer` is that of a request that only loads."""
+    into: dict[str, Any] = {"model": model, "embeddings": _vectors(answer)}
+    prompt_tokens = (answer.get("usage") or {}).get("prompt_tokens")
+    add_metrics(into, {"prompt_tokens": prompt_tokens}, headway)
+    if headway is not None:
+        into["headway"] = headway
+    return into
+
+
+def embeddings_from_openai(answer: Mapping[str, Any]) -> dict[str, Any]:
+    """The answer of the older /api/embeddings."""
+    vectors = _vectors(answer)
+    return {"embedding": vectors[0] if vectors else []}
+
+
+# --- errors -------------------------------------------------------------------------------------------------
+def error_body(message: str) -> bytes:
+    """An error in Ollama's shape."""
+    return orjson.dumps({"error": message})
+
+
+def refusal_body(refusal: Refusal, model: str) -> bytes:
+    """A refusal in Ollama's own words, where it has some. `model` is the client's name of the model."""
+    if refusal.code == "model_not_found":
+        return error_body(f"model '{cut(model)}' not found")
+    if refusal.code == "server_overloaded":
+        return error_body("server busy, please try again.  maximum pending requests exceeded")
+    return error_body(refusal.message)

@@ -18,15 +18,18 @@ from router.gateway.codecs.ollama.answer import (
     NS,
     THINKING,
     Endpoint,
+    at_length_1,
     done,
+    embed_from_openai,
+    embeddings_from_openai,
+    error_body,
     logprobs_of,
+    refusal_body,
     rfc3339,
     said_by,
     tool_calls_of,
     written,
 )
-from router.gateway.codecs.ollama.catalog import error_body, refusal_body
-from router.gateway.codecs.ollama.embeddings import at_length_1, embed_from_openai, embeddings_from_openai
 from router.gateway.codecs.ollama.request import (
     chat_to_openai,
     embed_to_openai,
