@@ -87,8 +87,8 @@ class Gateway:
                 "there is no admin key: /admin answers %s",
                 "nobody until there is one" if nobody else "programs on this machine only",
             )
-        await load_spending(self.store, self.state, self.rules.tenants.accounts())
-        late = load_late_spending(self.store, self.state, lambda: self.rules.tenants.accounts())  # noqa: PLW0108 (keys change)
+        await load_spending(self.store, self.state, self.rules.tenants)
+        late = load_late_spending(self.store, self.state, lambda: self.rules.tenants)
         self.tasks.start(late, "late-spending")
         await self.feedback.learn_recorded()
         await self.fleet.start()

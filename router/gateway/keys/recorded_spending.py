@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 
-from router.gateway.keys.accounts import Account
+from router.gateway.keys.tenants import Tenants
 from router.store.database import StoreError
 from router.store.queries import Store
 from router.store.state import State
@@ -20,36 +20,32 @@ Spent = Mapping[tuple[str, str], Mapping[str, float]]
 _RETRY_S = 5.0
 
 
-async def load_spending(store: Store, state: State, accounts: Mapping[str, Account]) -> None:
-    """Load what is recorded into the state. `accounts` are by key. Raises StoreError."""
+async def load_spending(store: Store, state: State, tenants: Tenants) -> None:
+    """Load what is recorded into the state. Raises StoreError."""
     spent = await store.spent(by_run=state.health.shared)  # replicas tell each other what each run has spent
-    state.load_spent(rolled_up(spent, accounts))
+    state.load_spent(rolled_up(spent, tenants))
 
 
-async def load_late_spending(
-    store: Store, state: State, accounts: Callable[[], Mapping[str, Account]]
-) -> None:
+async def load_late_spending(store: Store, state: State, tenants: Callable[[], Tenants]) -> None:
     """Load again when the records that killed runs left on disk are in the store, which may take long."""
     late = await store.taken_up()
     while late:
         try:
-            await load_spending(store, state, accounts())
+            await load_spending(store, state, tenants())
             return
         except StoreError as error:
             logger.warning("spending of killed runs is not counted yet: %s", error)
         await asyncio.sleep(_RETRY_S)
 
 
-def rolled_up(spent: Spent, accounts: Mapping[str, Account]) -> dict[tuple[str, str], dict[str, float]]:
+def rolled_up(spent: Spent, tenants: Tenants) -> dict[tuple[str, str], dict[str, float]]:
     """The spending of each budget, from the spending of each key: a key's spending counts for its makers too. Spending
     without a key (under "") counts for no budget."""
     found: dict[tuple[str, str], dict[str, float]] = {}
     for (key, period), by_run in spent.items():
         if not key:
             continue
-        account = accounts.get(key)
-        counted = (key,) if account is None else tuple(each.key for each in account.key_budgets) or (key,)
-        for name in counted:
+        for name in [each.name for each in tenants.chain(key)] or [key]:
             held = found.setdefault((name, period), {})
             for run, usd in by_run.items():
                 held[run] = held.get(run, 0.0) + usd

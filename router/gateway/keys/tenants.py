@@ -212,10 +212,6 @@ class Tenants:
             ),
         )
 
-    def accounts(self) -> dict[str, Account]:
-        """The account of each key, revoked ones included."""
-        return {name: self.account(name) for name in self._tenants}
-
     # --- making --------------------------------------------------------------------------------------
     def check(self, given: Mapping[str, Any], key: KeyConfig, maker: str | None) -> None:
         """Raise BadKey unless `maker` (None: an operator) may make `key`. `given` are the settings in the request; the

@@ -11,12 +11,15 @@ import pytest_asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
+from router.config import KeyConfig
 from router.core.errors import Refusal
 from router.core.money.quote import Quote
 from router.core.money.reservation import Funding
 from router.gateway.keys.accounts import TOTAL, Account, KeyBudget
 from router.gateway.keys.admission import BudgetAdmission, Headers, KeyReservation
 from router.gateway.keys.recorded_spending import rolled_up
+from router.gateway.keys.tenants import Tenants
+from router.store.keys import StoredKey
 from router.store.memory_state import MemoryState
 from router.store.state import Bucket, Budget, Claim, Grant
 from tests.integration.budgets.audit import Audited
@@ -229,17 +232,14 @@ async def test_a_day_is_the_requests_whole_life(world: World) -> None:
 
 
 def test_what_a_key_spent_counts_for_those_that_made_it() -> None:
-    accounts = {
-        "a": Account("a", key_budgets=(KeyBudget("a"),)),
-        "b": Account("b", key_budgets=(KeyBudget("b"), KeyBudget("a"))),
-    }
+    tenants = Tenants([KeyConfig(name="a", sha256="0" * 64)], [StoredKey("b", "1" * 64, "a", "{}", NOW)])
     spent = {
         ("a", TOTAL): {"x": 1.0},
         ("b", TOTAL): {"x": 2.0, "y": 4.0},
         ("gone", TOTAL): {"x": 8.0},
         ("", TOTAL): {"x": 9.0},
     }
-    assert rolled_up(spent, accounts) == {
+    assert rolled_up(spent, tenants) == {
         ("a", TOTAL): {"x": 3.0, "y": 4.0},
         ("b", TOTAL): {"x": 2.0, "y": 4.0},
         ("gone", TOTAL): {"x": 8.0},
