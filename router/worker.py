@@ -18,7 +18,7 @@ import uvloop
 
 from router.config import ConfigError, FleetConfig, InstanceConfig, Problem
 from router.fleet_file import FleetFile, dump
-from router.gateway.scraping.scrapes import metrics_page
+from router.gateway.scraping import metrics_page
 from router.gateway.telemetry.exposition import Family, Page, counter, gauge, merge, pack, unpack
 from router.link import Link, LinkError
 from router.listening import BACKLOG, share

@@ -7,8 +7,7 @@ from typing import Any
 
 from predictors.online.predictor import OnlinePredictor
 from router.config import ScalingConfig
-from router.gateway.scraping.families import families
-from router.gateway.scraping.scrapes import process_families
+from router.gateway.scraping import families, process_families
 from router.gateway.telemetry.metrics import Metrics
 from router.gateway.telemetry.stalls import StallWatch
 from router.store.memory_state import MemoryState

@@ -18,7 +18,7 @@ from router.core.errors import Refusal
 from router.core.refusals import draining, method_not_allowed
 from router.gateway.codecs.openai import openai_error
 from router.gateway.intake.callers import RawHeaders, caller_terms
-from router.gateway.scraping.scrapes import Scrapes, metrics_page
+from router.gateway.scraping import Scrapes, metrics_page
 from router.gateway.service import Gateway
 from router.gateway.telemetry.exposition import MEDIA_TYPE, Page
 

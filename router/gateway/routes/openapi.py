@@ -158,9 +158,10 @@ class _Schemas(GenerateJsonSchema):
 def _bodies() -> dict[str, _Schema]:
     """The schemas of the bodies on the hot paths, with what the checks of their models leave to others."""
     models = (Routing, *(model for _, model in _PATHS.values()))
-    adapters = [(each.__name__, "validation", TypeAdapter(each)) for each in models]
     _, found = TypeAdapter.json_schemas(
-        adapters, ref_template="#/components/schemas/{model}", schema_generator=_Schemas
+        [(each.__name__, "validation", TypeAdapter(each)) for each in models],
+        ref_template="#/components/schemas/{model}",
+        schema_generator=_Schemas,
     )
     schemas: dict[str, _Schema] = found["$defs"]
     for path, (_, model) in _PATHS.items():

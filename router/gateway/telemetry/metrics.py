@@ -2,7 +2,7 @@
 
 The hot path makes one call a request (`Metrics.record`). Records are counted in plain lists, many together
 (`_COUNTED_AT_ONCE`), so code and data stay in the processor's caches. A scrape turns the lists into metric families
-(`router.gateway.scraping.families`). Label values come from the fleet and from our own enumerations only: a
+(`router.gateway.scraping`). Label values come from the fleet and from our own enumerations only: a
 name that a client made up becomes "other", an unknown one "".
 """
 

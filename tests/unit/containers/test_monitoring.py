@@ -12,7 +12,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from router.core.types import Outcome
-from router.gateway.scraping.families import families
+from router.gateway.scraping import families
 from router.gateway.telemetry.metrics import Metrics
 from router.store.records import RequestRecord
 from tests.metrics_page import idle_gateway, metrics_text

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from router.core.types import Outcome
-from router.gateway.scraping.families import families
-from router.gateway.scraping.scrapes import MAX_PAGES, Scrapes, metrics_page
+from router.gateway.scraping import MAX_PAGES, Scrapes, families, metrics_page
 from router.gateway.telemetry import metrics as metrics_module
 from router.gateway.telemetry.exposition import Page, counter, gauge, histogram, merge, pack, unpack
 from router.gateway.telemetry.metrics import Metrics

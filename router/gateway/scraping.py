@@ -1,9 +1,13 @@
-"""All metric families, made from counts and from the state of the gateway at the time of a scrape."""
+"""The metrics page: made of what requests left behind and of the state of the gateway, at each scrape."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from itertools import islice
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from itertools import chain, islice
+from weakref import WeakSet, ref
+
+from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 
 from predictors.online.predictor import OnlinePredictor
 from router.background import failures
@@ -11,7 +15,7 @@ from router.core.state import Instance
 from router.gateway.fleet.scaling import pools
 from router.gateway.keys.accounts import budget_levels
 from router.gateway.service import Gateway
-from router.gateway.telemetry.exposition import Family, counter, gauge, histogram
+from router.gateway.telemetry.exposition import Family, Page, counter, gauge, histogram
 from router.gateway.telemetry.metrics import SUCCESS, Metrics
 from router.gateway.telemetry.stalls import StallWatch
 from router.store.queries import RecordCounts
@@ -19,10 +23,59 @@ from router.store.state import StateHealth
 
 #: Keys whose spending is shown; those of the fleet file come first.
 MAX_KEYS = 2000
+#: Pages kept while clients read them.
+MAX_PAGES = 3
+
+#: What prometheus_client reports about this process.
+PROCESS = CollectorRegistry(auto_describe=False)
+ProcessCollector(registry=PROCESS)
+PlatformCollector(registry=PROCESS)
+GCCollector(registry=PROCESS)
 
 _Make = Callable[..., Family]
 
 
+async def metrics_page(gateway: Gateway, more: str = "") -> Page:
+    """The page of a scrape; the event loop runs while it is made. `more` is a label for all samples (`worker="0"`)."""
+    return await Page.of(chain(families(gateway), process_families()), more)
+
+
+def process_families() -> Iterator[Family]:
+    """The families of `PROCESS`."""
+    for metric in PROCESS.collect():
+        make = counter if metric.type == "counter" else gauge
+        values = [(tuple(each.labels.values()), each.value) for each in metric.samples]
+        yield make(metric.name, metric.documentation, tuple(metric.samples[0].labels), values)
+
+
+class Scrapes:
+    """Makes one page at a time. Callers that come while one is made share the next."""
+
+    def __init__(self, make: Callable[[], Awaitable[Page]]) -> None:
+        self._make = make
+        self._making = asyncio.Lock()
+        self._begun = self._newest_number = 0  # pages
+        self._kept: WeakSet[Page] = WeakSet()
+        self._newest: Callable[[], Page | None] = lambda: None
+
+    async def page(self) -> Page:
+        """A page made after this call.
+
+        While clients still read `MAX_PAGES` pages, it is the newest of those: clients that do not read what they
+        requested cannot fill the memory.
+        """
+        begun = self._begun
+        async with self._making:
+            page = self._newest()
+            if page is None or (self._newest_number <= begun and len(self._kept) < MAX_PAGES):
+                self._begun += 1
+                page = await self._make()
+                self._kept.add(page)
+                self._newest, self._newest_number = ref(page), self._begun
+            return page
+
+
+# --- families -----------------------------------------------------------------------------------------------
 def families(gateway: Gateway) -> Iterator[Family]:
     """The families of one process."""
     yield from _requests(gateway.metrics)
