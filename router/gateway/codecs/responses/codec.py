@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
@@ -49,42 +48,23 @@ _PART_BYTES = 2048
 
 
 class _Part:
-    """One content part so far. Its text is kept escaped as in JSON."""
+    """The open content part. Its text is kept escaped as in JSON. `place` are the members that say where it is."""
 
-    __slots__ = ("after", "annotations", "before", "index", "kind", "logprobs", "pieces")
+    __slots__ = ("after", "before", "kind", "logprobs", "pieces", "place")
 
-    def __init__(self, kind: str, item: str, output_index: int, index: int) -> None:
+    def __init__(self, kind: str, place: dict[str, Any]) -> None:
         self.kind = kind
-        self.index = index
+        self.place = place
         self.pieces: list[bytes] = []
         self.logprobs: list[dict[str, Any]] = []
-        self.annotations: list[dict[str, Any]] = []
-        place = {"item_id": item, "output_index": output_index, "content_index": index}
         self.before = b"," + orjson.dumps(place)[1:-1] + b',"delta":"'
         self.after = b'","logprobs":[]}\n\n' if kind == "output_text" else b'"}\n\n'
 
-    @property
-    def text(self) -> str:
+    def object(self, annotations: list[dict[str, Any]]) -> dict[str, Any]:
         text: str = loads_with_halves(b'"' + b"".join(self.pieces) + b'"')
-        return text
-
-    def object(self) -> dict[str, Any]:
         if self.kind == "output_text":
-            return text_part(self.text, self.logprobs, self.annotations)
-        return refusal_part(self.text) if self.kind == "refusal" else reasoning_part(self.text)
-
-
-@dataclass(slots=True)
-class _Open:
-    """The open message or reasoning item."""
-
-    kind: str
-    item: str
-    parts: list[_Part] = field(default_factory=list)
-
-    def object(self, status: str) -> dict[str, Any]:
-        make = message_item if self.kind == "message" else reasoning_item
-        return make(self.item, status, [part.object() for part in self.parts])
+            return text_part(text, self.logprobs, annotations)
+        return refusal_part(text) if self.kind == "refusal" else reasoning_part(text)
 
 
 class ResponsesCodec(EventReader):
@@ -109,7 +89,8 @@ class ResponsesCodec(EventReader):
         self._created_at = int(self._clock())
         self._sequence = 0
         self._output: list[dict[str, Any]] = []  # complete items
-        self._open: _Open | None = None
+        self._item: dict[str, Any] | None = None  # the open message or reasoning, with its complete parts
+        self._part: _Part | None = None  # its open part
         self._calls: list[dict[str, Any]] = []
         self._call = 0  # the open one
         self._call_item: tuple[str, str] | None = None  # its item id and call id, once its item has begun
@@ -222,7 +203,7 @@ class ResponsesCodec(EventReader):
     ) -> None:
         """Send a piece of JSON-escaped text of this kind; opens its item and part if needed."""
         self._count(len(escaped))
-        part = self._open.parts[-1] if self._open is not None else None
+        part = self._part
         if part is None or part.kind != kind:
             if self._later or not all(map(self._is_complete, self._calls[self._call :])):
                 self._later.append((kind, escaped, logprobs))
@@ -248,30 +229,32 @@ class ResponsesCodec(EventReader):
 
     def _begin(self, kind: str, out: list[bytes]) -> _Part:
         """Open a part, in the open item if it fits."""
-        item_kind = "reasoning" if kind == "reasoning_text" else "message"
         self._text_bytes += _PART_BYTES
         self._write_calls(out, last=True)
-        if self._open is None or self._open.kind != item_kind:
-            self._close(out)
-            item = item_id("rs" if item_kind == "reasoning" else "msg", self._ids, len(self._output))
-            self._open = _Open(item_kind, item)
-            out.append(self._item_event("added", self._open.object("in_progress")))
+        item = self._item
+        if item is not None and (item["type"] == "reasoning") == (kind == "reasoning_text"):
+            self._end_part(out, item)
         else:
-            out.append(self._part_done(self._open.parts[-1]))
-        part = _Part(kind, self._open.item, len(self._output), len(self._open.parts))
-        out.append(self._part_event("content_part.added", part, part=part.object()))
-        self._open.parts.append(part)
+            self._close(out)
+            make, prefix = (reasoning_item, "rs") if kind == "reasoning_text" else (message_item, "msg")
+            self._item = item = make(item_id(prefix, self._ids, len(self._output)), "in_progress", [])
+            out.append(self._item_event("added", item))
+        index, content = len(self._output), item["content"]
+        place = {"item_id": item["id"], "output_index": index, "content_index": len(content)}
+        self._part = part = _Part(kind, place)
+        out.append(self._event("response.content_part.added", **place, part=part.object([])))
         return part
 
     def _close(self, out: list[bytes], status: str = "completed") -> None:
         """End the open message or reasoning."""
-        if self._open is None:
+        item = self._item
+        if item is None:
             return
-        out.append(self._part_done(self._open.parts[-1]))
-        item = self._open.object(status)
+        self._end_part(out, item)
+        item["status"] = status
         out.append(self._item_event("done", item))
         self._output.append(item)
-        self._open = self._template = None
+        self._item = self._part = self._template = None
 
     # --- tool calls ----------------------------------------------------------------------------------
     def _write_calls(self, out: list[bytes], status: str = "completed", *, last: bool = False) -> None:
@@ -329,23 +312,21 @@ class ResponsesCodec(EventReader):
     def _item_event(self, what: str, item: Mapping[str, Any]) -> bytes:
         return self._event(f"response.output_item.{what}", output_index=len(self._output), item=item)
 
-    def _part_event(self, what: str, of: _Part, **members: Any) -> bytes:
-        assert self._open is not None  # noqa: S101 (a part has an item)
-        place = {"item_id": self._open.item, "output_index": len(self._output), "content_index": of.index}
-        return self._event(f"response.{what}", **place, **members)
-
-    def _part_done(self, part: _Part) -> bytes:
-        said: dict[str, Any] = {"refusal" if part.kind == "refusal" else "text": part.text}
-        done = b""
+    def _end_part(self, out: list[bytes], item: dict[str, Any]) -> None:
+        """End the open part of the open item."""
+        part = self._part
+        assert part is not None  # noqa: S101 (an item that was begun has a part)
+        annotations: list[dict[str, Any]] = []
         if part.kind == "output_text":
-            said["logprobs"] = part.logprobs
-            part.annotations, self._annotations = self._annotations, []
-            for index, one in enumerate(part.annotations):
-                done += self._part_event(
-                    "output_text.annotation.added", part, annotation_index=index, annotation=one
-                )
-        done += self._part_event(f"{part.kind}.done", part, **said)
-        return done + self._part_event("content_part.done", part, part=part.object())
+            annotations, self._annotations = self._annotations, []
+        for index, one in enumerate(annotations):
+            added = {"annotation_index": index, "annotation": one}
+            out.append(self._event("response.output_text.annotation.added", **part.place, **added))
+        done = part.object(annotations)
+        said = {name: done[name] for name in ("text", "refusal", "logprobs") if name in done}
+        out.append(self._event(f"response.{part.kind}.done", **part.place, **said))
+        out.append(self._event("response.content_part.done", **part.place, part=done))
+        item["content"].append(done)
 
     def _response(
         self, status: str, finish_reason: str | None = None, usage: Mapping[str, Any] | None = None
