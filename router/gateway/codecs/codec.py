@@ -181,6 +181,16 @@ def texts_of(content: Any) -> tuple[str, str]:
     return text, "".join(thoughts)
 
 
+#: Where engines put a model's reasoning, the newer name first.
+THINKING = ("reasoning", "reasoning_content")
+
+
+def said_in(said: Mapping[str, Any]) -> tuple[str, str]:
+    """The text and the reasoning of a message or a delta."""
+    content, thoughts = texts_of(said.get("content"))
+    return content, next((text for name in THINKING if (text := texts_of(said.get(name))[0])), thoughts)
+
+
 def listed(value: Any) -> list[Any]:
     """The value if it is a list, else an empty list."""
     return value if isinstance(value, list) else []

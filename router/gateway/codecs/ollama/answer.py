@@ -14,15 +14,13 @@ from backends.bounded_json import loads_with_halves
 from router.core.errors import Refusal
 from router.core.quoting import cut
 from router.core.raw_json import LongList
-from router.gateway.codecs.codec import listed, texts_of
+from router.gateway.codecs.codec import listed, said_in, texts_of
 
 #: A path of the API, after /api/.
 Endpoint = Literal["chat", "generate", "embed", "embeddings"]
 
 NS = 1_000_000_000
 _NS_PER_MS = 1_000_000
-#: Where engines put a model's reasoning, the newer name last.
-THINKING = ("reasoning_content", "reasoning")
 
 
 def rfc3339(at_ns: int) -> str:
@@ -92,15 +90,8 @@ def written(
 
 def said_by(texts: Mapping[str, Any]) -> tuple[str, str]:
     """The text and the reasoning of a message, a delta, or a completion."""
-    content = texts.get("content") or texts.get("text") or texts.get("refusal") or ""
-    thinking: Any = ""
-    for name in THINKING:
-        if thinking := texts.get(name):
-            break
-    if type(content) is not str or type(thinking) is not str:
-        content, thoughts = texts_of(content)
-        thinking = texts_of(thinking)[0] or thoughts
-    return content, thinking
+    content, thinking = said_in(texts)
+    return content or texts_of(texts.get("text") or texts.get("refusal"))[0], thinking
 
 
 def tool_calls_of(calls: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -13,10 +13,9 @@ from backends.assemble import merge_tool_call
 from backends.engine_numbers import finish_reason as finish_reason_of
 from router.core.errors import Refusal
 from router.core.raw_json import dumps
-from router.gateway.codecs.codec import EventReader, Translated
+from router.gateway.codecs.codec import THINKING, EventReader, Translated
 from router.gateway.codecs.ollama.answer import (
     NS,
-    THINKING,
     Endpoint,
     at_length_1,
     done,

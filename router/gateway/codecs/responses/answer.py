@@ -11,10 +11,8 @@ from typing import Any
 
 import orjson
 
-from router.gateway.codecs.codec import listed, texts_of
+from router.gateway.codecs.codec import listed, said_in
 
-#: Where engines put a model's reasoning, the newer name first.
-THINKING = ("reasoning", "reasoning_content")
 #: The namespace and the name of each function in one, by its name in a chat.
 Namespaces = Mapping[str, tuple[str, str]]
 
@@ -123,8 +121,7 @@ def output_of(choice: Mapping[str, Any], ids: str, namespaces: Namespaces) -> li
     """The items of a chat's choice, all complete."""
     said: Mapping[str, Any] = choice.get("message") or {}
     output: list[dict[str, Any]] = []
-    content, thoughts = texts_of(said.get("content"))
-    thoughts = next((text for name in THINKING if (text := texts_of(said.get(name))[0])), thoughts)
+    content, thoughts = said_in(said)
     if thoughts:
         item = item_id("rs", ids, 0)
         output.append(reasoning_item(item, "completed", [reasoning_part(thoughts)]))

@@ -17,10 +17,9 @@ from backends.assemble import merge_tool_call
 from backends.bounded_json import loads_with_halves
 from router.core.errors import Refusal, UpstreamError
 from router.core.raw_json import dumps
-from router.gateway.codecs.codec import EventReader, Translated, texts_of
+from router.gateway.codecs.codec import THINKING, EventReader, Translated, said_in
 from router.gateway.codecs.openai import error_object
 from router.gateway.codecs.responses.answer import (
-    THINKING,
     annotations_of,
     call_item,
     item_id,
@@ -175,14 +174,11 @@ class ResponsesCodec(EventReader):
 
     def _write_choice(self, choice: dict[str, Any], delta: dict[str, Any] | None, out: list[bytes]) -> None:
         delta = delta or {}
-        content, logprobs = delta.get("content"), logprobs_of(choice.get("logprobs"))
-        thoughts = next((text for name in THINKING if (text := delta.get(name))), None)
-        if isinstance(content, list):
-            content, thoughts = texts_of(content)
-        if isinstance(thoughts, str) and thoughts:
+        content, thoughts = said_in(delta)
+        if thoughts:
             self._say("reasoning_text", _escaped(thoughts), out)
-        if isinstance(content, str) and content:
-            self._say("output_text", _escaped(content), out, logprobs)
+        if content:
+            self._say("output_text", _escaped(content), out, logprobs_of(choice.get("logprobs")))
         if annotations := annotations_of(delta.get("annotations")):
             self._count(len(orjson.dumps(annotations)))
             self._annotations += annotations
