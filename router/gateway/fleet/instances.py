@@ -48,7 +48,7 @@ def targets_of(
     targets: dict[str | None, Targets] = {None: fleet}
     for key in keys:
         own = {name: value for name in ("quality", "attainment") if (value := getattr(key, name)) is not None}
-        targets[key.name] = replace(fleet, **own | changes.get(key.name, {}))
+        targets[key.name] = replace(fleet, **{**own, **changes.get(key.name, {})})
     return targets
 
 

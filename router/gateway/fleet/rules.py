@@ -136,18 +136,15 @@ def _key_rules(
     they have of keys whose chains are the same still holds."""
     if before is not None and stored is before.stored:
         return {"tenants": before.tenants, "keys": before.keys, "working": before.working}
-    tenants = Tenants(config.auth.keys, stored, names.name_of, None if before is None else before.tenants)
+    known_tenants, known_keys = (Tenants(), {}) if before is None else (before.tenants, before.working)
+    tenants = Tenants(config.auth.keys, stored, names.name_of, known_tenants)
     for reason in tenants.left_out:
-        if before is None or reason not in before.tenants.left_out:
+        if reason not in known_tenants.left_out:
             logger.warning("%s", reason)
     working: dict[str, WorkingKey] = {}
     for name, chain in tenants.alive_chains():
-        known = None if before is None else before.working.get(name)
-        if (
-            known is None
-            or before is None
-            or any(before.tenants.get(each.name) is not each for each in chain)
-        ):
+        known = known_keys.get(name)
+        if known is None or any(known_tenants.get(each.name) is not each for each in chain):
             key = tenants.effective(name)
             known = WorkingKey(key, _terms(config, names, key, chain[-1].name), tenants.account(name))
         working[name] = known
