@@ -42,8 +42,8 @@ async def read_request(
     stream: bool = False,
     large: bool = False,
 ) -> tuple[Request, PromptFacts]:
-    """The scheduler's request for an OpenAI-shaped body, and the facts of its prompt. For a `large` body the event loop
-    runs between the steps."""
+    """The scheduler's request for an OpenAI-shaped body, and the facts of its prompt. Fills the request's columns of `record`.
+    For a `large` body the event loop runs between the steps."""
     routing = body.pop("routing", None)
     texts = bodies.check(api, body)
     if texts is None:
@@ -64,9 +64,44 @@ async def read_request(
         needs = needs_of(api, body, truncates=facts.truncates)
     if large:
         await asyncio.sleep(0)
-    session = headers.get(b"x-session-id")
-    request = _build_request(rules, record, params, api, body, facts, needs, session, stream)
-    if stream and not request.engine_streams:
+    record.policy = params.policy
+    record.max_tokens = bodies.output_cap(body)
+    record.max_cost_usd = params.max_cost_usd
+    record.min_quality, record.on_miss, record.priority = params.min_quality, params.on_miss, params.priority
+    record.features = facts.features
+    if params.slo is not None:
+        record.set_slo(params.slo)
+    request = scheduler_request(
+        rules, params, facts, record.id, record.arrived_at or 0.0, record.max_tokens, record.key_name
+    )
+    request.prompt_field = PROMPT_FIELDS[api]
+    request.needs = needs
+    request.client_streams = stream
+    request.decodes = decodes = api != "embeddings"
+    wanted: int = body.get("n") or 1
+    made: int = body.get("best_of") or wanted
+    request.choices = choices = (made if made > wanted else wanted) * facts.prompts
+    if decodes:
+        record.choices = choices
+    # Engines cannot stream the best of several answers, nor these two. A scored prompt has no token to stream.
+    request.engine_streams = engine_streams = (
+        decodes
+        and made <= wanted
+        and record.max_tokens != 0
+        and not (body.get("use_beam_search") or body.get("prompt_logprobs") is not None)
+    )
+    # Several choices have several first tokens. A non-streaming answer has none.
+    request.hedges = engine_streams and choices == 1 and facts.longest_tokens is None
+    client_session = body.get("prompt_cache_key")
+    if not isinstance(client_session, str) or not client_session:
+        session = headers.get(b"x-session-id")
+        client_session = session.decode("latin-1") if session else None
+    if client_session is not None:
+        request.session = session_id(record.key_name, client_session)
+    if request.check is not None and not _may_be_checked(rules, request, body):
+        request.check = None
+    record.prefix = request.prefix
+    if stream and not engine_streams:
         raise invalid_request("An engine cannot stream this request; ask without stream.", "stream")
     record.prompt_tokens = request.prompt_tokens
     if rules.keep_prompts:
@@ -86,63 +121,6 @@ def _truncated(rules: Rules, api: str, body: Mapping[str, Any], facts: PromptFac
         return facts
     room = 0 if api == "embeddings" else 1
     return facts.truncated(least - room, (LARGEST_INTEGER if most is None else most) - room)
-
-
-def _build_request(
-    rules: Rules,
-    record: RequestRecord,
-    params: RoutingParams,
-    api: str,
-    body: Mapping[str, Any],
-    facts: PromptFacts,
-    needs: tuple[Need, ...],
-    session: bytes | None,
-    stream: bool,
-) -> Request:
-    """The scheduler's request for a checked body. Fills the request's columns of `record`.
-
-    `session` is the value of the session header. The body's `prompt_cache_key` wins over it.
-    """
-    record.policy = params.policy
-    record.max_tokens = bodies.output_cap(body)
-    record.max_cost_usd = params.max_cost_usd
-    record.min_quality, record.on_miss, record.priority = params.min_quality, params.on_miss, params.priority
-    record.features = facts.features
-    if params.slo is not None:
-        record.set_slo(params.slo)
-    client_session = body.get("prompt_cache_key")
-    if not isinstance(client_session, str) or not client_session:
-        client_session = session.decode("latin-1") if session else None
-    wanted: int = body.get("n") or 1
-    made: int = body.get("best_of") or wanted
-    choices = (made if made > wanted else wanted) * facts.prompts
-    decodes = api != "embeddings"
-    # Engines cannot stream the best of several answers, nor these two. A scored prompt has no token to stream.
-    engine_streams = (
-        decodes
-        and made <= wanted
-        and record.max_tokens != 0
-        and not (body.get("use_beam_search") or body.get("prompt_logprobs") is not None)
-    )
-    request = scheduler_request(
-        rules, params, facts, record.id, record.arrived_at or 0.0, record.max_tokens, record.key_name
-    )
-    request.prompt_field = PROMPT_FIELDS[api]
-    request.decodes = decodes
-    request.choices = choices
-    if decodes:
-        record.choices = choices
-    request.needs = needs
-    request.client_streams = stream
-    request.engine_streams = engine_streams
-    # Several choices have several first tokens. A non-streaming answer has none.
-    request.hedges = engine_streams and choices == 1 and facts.longest_tokens is None
-    if client_session is not None:
-        request.session = session_id(record.key_name, client_session)
-    if request.check is not None and not _may_be_checked(rules, request, body):
-        request.check = None
-    record.prefix = request.prefix
-    return request
 
 
 def _may_be_checked(rules: Rules, request: Request, body: Mapping[str, Any]) -> bool:
