@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Required
 
-from pydantic import AfterValidator, Field, with_config
+from pydantic import AfterValidator, Field
 from typing_extensions import TypedDict
 
 from backends import bounded_json
@@ -15,7 +15,6 @@ from router.request.validation import (
     MAX_MESSAGES,
     MAX_PARTS,
     MAX_TOOLS,
-    STRICT,
     Check,
     List,
     Name,
@@ -101,13 +100,11 @@ _Content = Annotated[
 ]
 
 
-@with_config(STRICT)
 class ChatMessage(TypedDict, total=False):
     role: Required[Text]
     content: _Content
 
 
-@with_config(STRICT)
 class _Body(TypedDict, total=False):
     """What all three APIs have. Null is not given."""
 
@@ -134,20 +131,17 @@ class _Body(TypedDict, total=False):
     encoding_format: Name | None
 
 
-@with_config(STRICT)
 class Chat(_Body, total=False):
     messages: Required[
         Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
     ]
 
 
-@with_config(STRICT)
 class Completion(_Body, total=False):
     prompt: Required[Annotated[_Prompt, AfterValidator(_given)]]
     max_tokens: Annotated[int, Field(ge=0, le=LARGEST_INTEGER)] | None  # 0 scores an echoed prompt
 
 
-@with_config(STRICT)
 class Embedding(_Body, total=False):
     input: Required[_Prompt]
 

@@ -20,7 +20,7 @@ from router.request.validation import Check, says, wrong
 OnMiss = Literal["best_effort", "reject"]
 
 _MAX_MODELS = 256
-_CONFIG = ConfigDict(strict=True, extra="forbid")
+_CONFIG = ConfigDict(extra="forbid")
 #: Stricter than float() and int(): no "nan", no "1_000", no digits of other scripts.
 _DECIMAL = re.compile(r"[+-]?([0-9]{1,64}(\.[0-9]{0,64})?|\.[0-9]{1,64})([eE][+-]?[0-9]{1,4})?")
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")

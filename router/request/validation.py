@@ -8,11 +8,11 @@ prompts must not appear in errors.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any
 
 from pydantic import (
     AfterValidator,
-    ConfigDict,
     GetCoreSchemaHandler,
     GetPydanticSchema,
     TypeAdapter,
@@ -23,8 +23,6 @@ from pydantic_core import CoreSchema, ErrorDetails, PydanticCustomError, core_sc
 from router.core.errors import invalid_request
 from router.core.quoting import cut
 
-#: The configuration of every model of a body.
-STRICT = ConfigDict(strict=True, extra="ignore")
 #: The largest integer that engines, databases and floats all represent exactly.
 LARGEST_INTEGER = (1 << 53) - 1
 #: Bounds of lists, so that the work for each entry holds the event loop for milliseconds at most.
@@ -139,7 +137,7 @@ class Check:
     """One model, compiled once. `known` lists the fields of objects, by path, that have no others."""
 
     def __init__(self, model: Any, known: Mapping[str, Iterable[str]] | None = None) -> None:
-        self._validate = TypeAdapter(model).validator.validate_python
+        self._validate = partial(TypeAdapter(model).validator.validate_python, strict=True)
         self._known = known or {}
 
     def __call__(self, value: object, at: str = "") -> Any:

@@ -6,14 +6,13 @@ import math
 import re
 from typing import Annotated, Any, Literal, Required
 
-from pydantic import AfterValidator, Field, WithJsonSchema, with_config
+from pydantic import AfterValidator, Field, WithJsonSchema
 from typing_extensions import TypedDict
 
 from router.request.validation import (
     MAX_MESSAGES,
     MAX_PARTS,
     MAX_TOOLS,
-    STRICT,
     Check,
     List,
     Object,
@@ -71,7 +70,6 @@ _Integer = Annotated[
 ]
 
 
-@with_config(STRICT)
 class Options(TypedDict, total=False):
     """Options of a request. Options that load a model (`num_ctx` and the like) are the fleet's business."""
 
@@ -101,7 +99,6 @@ _Images = Annotated[
 _TopLogprobs = Annotated[int, Field(ge=0, le=20)]
 
 
-@with_config(STRICT)
 class Common(TypedDict, total=False):
     """What all bodies have. `name` is the older spelling of `model`. `routing` is checked later."""
 
@@ -115,7 +112,6 @@ class Common(TypedDict, total=False):
     routing: Any
 
 
-@with_config(STRICT)
 class Generating(Common, total=False):
     """What chat and generate have."""
 
@@ -125,19 +121,16 @@ class Generating(Common, total=False):
     top_logprobs: _TopLogprobs | None
 
 
-@with_config(STRICT)
 class OllamaFunction(TypedDict, total=False):
     name: Text | None
     arguments: Any
 
 
-@with_config(STRICT)
 class ToolCall(TypedDict, total=False):
     id: Text | None
     function: Required[OllamaFunction]
 
 
-@with_config(STRICT)
 class OllamaMessage(TypedDict, total=False):
     role: Required[Annotated[Text, Field(min_length=1)]]
     content: Text | None
@@ -148,13 +141,11 @@ class OllamaMessage(TypedDict, total=False):
     tool_call_id: Text | None
 
 
-@with_config(STRICT)
 class OllamaChat(Generating, total=False):
     messages: Annotated[list[OllamaMessage], Field(max_length=MAX_MESSAGES, fail_fast=True)] | None
     tools: Annotated[list[Object], Field(max_length=MAX_TOOLS, fail_fast=True)] | None
 
 
-@with_config(STRICT)
 class OllamaGenerate(Generating, total=False):
     prompt: Text | None
     suffix: Text | None
@@ -165,13 +156,11 @@ class OllamaGenerate(Generating, total=False):
     raw: bool | None
 
 
-@with_config(STRICT)
 class OllamaEmbed(Common, total=False):
     input: Annotated[Text | list[Text] | None, says("must be a string or a list of strings")]
     dimensions: Annotated[int, Field(ge=0)] | None
 
 
-@with_config(STRICT)
 class OllamaEmbeddings(Common, total=False):
     """The older endpoint."""
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, NotRequired, Required
 
-from pydantic import Field, GetPydanticSchema, with_config
+from pydantic import Field, GetPydanticSchema
 from typing_extensions import TypedDict
 
 from router.request.validation import (
@@ -15,7 +15,6 @@ from router.request.validation import (
     MAX_MESSAGES,
     MAX_PARTS,
     MAX_TOOLS,
-    STRICT,
     Check,
     List,
     Object,
@@ -50,17 +49,14 @@ _SENTENCES = {name: f"is not supported: {why}" for name, why in UNSUPPORTED.item
 
 
 # --- parts and items ---------------------------------------------------------------------------------
-@with_config(STRICT)
 class TextPart(TypedDict):
     text: Text
 
 
-@with_config(STRICT)
 class RefusalPart(TypedDict):
     refusal: Text
 
 
-@with_config(STRICT)
 class ImagePart(TypedDict, total=False):
     file_id: Annotated[None, says("is not supported: no files are stored here, send image_url")]
     image_url: Required[Text]
@@ -95,19 +91,16 @@ def _text_or_list(listed: Any, sentence: str) -> GetPydanticSchema:
 _Content = Annotated[Any, _text_or_list(_Parts, "must be a string or a list of parts")]
 
 
-@with_config(STRICT)
 class MessageItem(TypedDict):
     role: Literal["user", "assistant", "system", "developer"]
     content: _Content
 
 
-@with_config(STRICT)
 class ReasoningItem(TypedDict, total=False):
     content: list[TextPart] | None
     summary: list[TextPart] | None
 
 
-@with_config(STRICT)
 class FunctionCall(TypedDict):
     call_id: Text
     name: Text
@@ -115,13 +108,11 @@ class FunctionCall(TypedDict):
     namespace: NotRequired[Text | None]
 
 
-@with_config(STRICT)
 class FunctionCallOutput(TypedDict):
     call_id: Text
     output: _Content
 
 
-@with_config(STRICT)
 class ItemReference(TypedDict):
     type: Annotated[
         None,
@@ -149,14 +140,12 @@ _Input = Annotated[Any, _text_or_list(_Items, "must be a string or a list of ite
 
 
 # --- formats -----------------------------------------------------------------------------------------
-@with_config(STRICT)
 class PlainFormat(TypedDict):
     """Text, or JSON of any shape."""
 
     type: Literal["text", "json_object"]
 
 
-@with_config(STRICT)
 class JsonSchema(TypedDict, total=False):
     name: Required[Text]
     schema: Required[Object]
@@ -173,7 +162,6 @@ _Format = Annotated[
 _FunctionType = Annotated[Literal["function"], says("must be function: other tools are not supported here")]
 
 
-@with_config(STRICT)
 class FunctionTool(TypedDict, total=False):
     """A tool."""
 
@@ -184,7 +172,6 @@ class FunctionTool(TypedDict, total=False):
     strict: Any
 
 
-@with_config(STRICT)
 class Namespace(TypedDict):
     """Tools under one name, for `NAMESPACE_TOOLS`."""
 
@@ -209,30 +196,25 @@ _Tools = Annotated[
 ]
 
 
-@with_config(STRICT)
 class ToolChoice(TypedDict, total=False):
     type: Required[_FunctionType]
     name: Required[Text]
 
 
-@with_config(STRICT)
 class AllowedTools(TypedDict):
     mode: Literal["auto", "required"]
     tools: Annotated[list[ToolChoice], Field(min_length=1, max_length=MAX_TOOLS, fail_fast=True)]
 
 
-@with_config(STRICT)
 class TextOptions(TypedDict, total=False):
     format: _Format | None
     verbosity: Text | None
 
 
-@with_config(STRICT)
 class Reasoning(TypedDict, total=False):
     effort: Text | None
 
 
-@with_config(STRICT)
 class ResponseBody(TypedDict, total=False):
     """A request. Null is not given. Fields that only chats have (`seed`, `top_k`) pass to the engine unchecked."""
 
@@ -274,11 +256,9 @@ NAMESPACE_TOOLS = Check(_Tools)
 TOOL_CHOICE, ALLOWED_TOOLS = Check(ToolChoice), Check(AllowedTools)
 #: Refuses the fields of `_SENTENCES`.
 NO_OTHER_FIELDS = Check(
-    with_config(STRICT)(
-        TypedDict(  # type: ignore[operator]  # made of a table
-            "NoOtherFields",
-            {name: Annotated[None, says(sentence)] for name, sentence in _SENTENCES.items()},
-            total=False,
-        )
+    TypedDict(  # type: ignore[operator]  # made of a table
+        "NoOtherFields",
+        {name: Annotated[None, says(sentence)] for name, sentence in _SENTENCES.items()},
+        total=False,
     )
 )
