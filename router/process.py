@@ -14,7 +14,7 @@ from router.config import ConfigError, FleetConfig, InstanceConfig
 from router.core.errors import Refusal
 from router.gateway.asgi import Application
 from router.gateway.endpoints import ROUTES
-from router.gateway.http.server import GatewayServer, server_config
+from router.gateway.http.server import GatewayServer
 from router.gateway.judge import hot_paths
 from router.gateway.service import Gateway
 from router.gateway.telemetry.exposition import Page
@@ -107,8 +107,7 @@ async def run_gateway(
 
         app = Application(gateway, started, scrape)
         raise_open_files()
-        settings = server_config(app, config.server.host, config.server.port, grace_s=2.0)
-        server = GatewayServer(settings, lambda: gateway.config, ROUTES, hot_paths(gateway))
+        server = GatewayServer(app, lambda: gateway.config, ROUTES, hot_paths(gateway), grace_s=2.0)
         gateway.connections = lambda: (server.connections, server.closed)
         process = Process(gateway, server)
         if on_open is None:

@@ -36,7 +36,7 @@ from predictors.learned.models import load_models
 from router.config import FleetConfig, loads
 from router.gateway.asgi import Application
 from router.gateway.endpoints import ROUTES
-from router.gateway.http.server import GatewayServer, server_config
+from router.gateway.http.server import GatewayServer
 from router.gateway.judge import hot_paths
 from router.wiring import open_gateway
 
@@ -104,8 +104,7 @@ async def _serve(config: FleetConfig, listener: socket.socket, client: _Client) 
 
     async with open_gateway(config) as gateway:
         app = Application(gateway, started)
-        settings = server_config(app, config.server.host, config.server.port, grace_s=1.0)
-        server = GatewayServer(settings, lambda: gateway.config, ROUTES, hot_paths(gateway))
+        server = GatewayServer(app, lambda: gateway.config, ROUTES, hot_paths(gateway), grace_s=1.0)
         await server.serve(sockets=[listener])
 
 

@@ -419,22 +419,39 @@ class GatewayProtocol(HttpToolsProtocol):
 
 
 class GatewayServer(uvicorn.Server):
-    """uvicorn's server with a limit of connections. The caller handles signals.
+    """uvicorn's server with a limit of connections, for sockets that listen already. The caller handles signals.
 
-    `fleet` returns the current fleet file. `hot_paths` maps each path that `handler` serves, as it stands in a request, to
-    its name; all else goes to the ASGI application. `closed` counts the connections that the server closed, by reason: `full` (too
-    many), `crowded` (idle while there were many), `idle` (longer than keep-alive), `malformed`, `ahead` (too much was sent
-    while a request was answered), `slow` (a request arrived too slowly), `stalled` (an answer was not read).
+    `app` is the ASGI application. `fleet` returns the current fleet file. `hot_paths` maps each path that `handler` serves,
+    as it stands in a request, to its name; all else goes to `app`. At the end open requests have `grace_s`. `closed` counts
+    the connections that the server closed, by reason: `full` (too many), `crowded` (idle while there were many), `idle`
+    (longer than keep-alive), `malformed`, `ahead` (too much was sent while a request was answered), `slow` (a request
+    arrived too slowly), `stalled` (an answer was not read).
     """
 
     def __init__(
         self,
-        config: uvicorn.Config,
+        app: Any,
         fleet: Callable[[], FleetConfig],
         hot_paths: Iterable[str],
         handler: Handler,
+        *,
+        grace_s: float,
     ) -> None:
-        config.http = partial(GatewayProtocol, server=self)  # type: ignore[assignment]
+        config = uvicorn.Config(
+            app,
+            http=partial(GatewayProtocol, server=self),  # type: ignore[arg-type]
+            ws="none",
+            loop="uvloop",
+            lifespan="on",
+            access_log=False,
+            proxy_headers=False,  # a client must not change its address with X-Forwarded-For
+            log_config=None,
+            server_header=False,
+            date_header=True,
+            timeout_keep_alive=75,
+            timeout_graceful_shutdown=max(1, round(grace_s)),
+            backlog=4096,
+        )
         super().__init__(config)
         self._fleet = fleet
         self.hot_paths: Mapping[bytes, str] = {path.encode(): path for path in hot_paths}
@@ -495,23 +512,3 @@ class GatewayServer(uvicorn.Server):
                     logger.exception("a connection could not be swept")
                     connection.transport.abort()
             await asyncio.sleep(0)
-
-
-def server_config(app: Any, host: str, port: int, *, grace_s: float) -> uvicorn.Config:
-    """The settings of the server: one process, no access log, keep-alive of 75 s."""
-    return uvicorn.Config(
-        app,
-        host=host,
-        port=port,
-        ws="none",
-        loop="uvloop",
-        lifespan="on",
-        access_log=False,
-        proxy_headers=False,  # a client must not change its address with X-Forwarded-For
-        log_config=None,
-        server_header=False,
-        date_header=True,
-        timeout_keep_alive=75,
-        timeout_graceful_shutdown=max(1, round(grace_s)),
-        backlog=4096,
-    )

@@ -20,7 +20,7 @@ from router.config import FleetConfig, loads
 from router.core.state import Instance
 from router.gateway.asgi import Application
 from router.gateway.endpoints import ROUTES
-from router.gateway.http.server import GatewayServer, server_config
+from router.gateway.http.server import GatewayServer
 from router.gateway.judge import hot_paths
 from router.gateway.service import Gateway
 from router.listening import listen
@@ -264,8 +264,8 @@ async def live(
         )
         listener = listen("127.0.0.1", 0)
         stack.callback(listener.close)
-        settings = server_config(Application(gateway), "127.0.0.1", 0, grace_s=1.0)
-        server = GatewayServer(settings, lambda: gateway.config, ROUTES, hot_paths(gateway))
+        app, handler = Application(gateway), hot_paths(gateway)
+        server = GatewayServer(app, lambda: gateway.config, ROUTES, handler, grace_s=1.0)
         started = asyncio.create_task(server.serve(sockets=[listener]))
 
         async def stop() -> None:

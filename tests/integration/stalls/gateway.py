@@ -21,7 +21,7 @@ import uvloop
 from router.config import loads
 from router.gateway.asgi import Application
 from router.gateway.endpoints import ROUTES, HotPaths
-from router.gateway.http.server import GatewayServer, server_config
+from router.gateway.http.server import GatewayServer
 from router.listening import listen
 from router.process_memory import keep_freed_memory
 from router.wiring import open_gateway
@@ -45,8 +45,8 @@ async def main(path: Path) -> None:
     keep_freed_memory()
     async with open_gateway(config, environment={}, seed=0) as gateway:
         listener = listen("127.0.0.1", 0)
-        settings = server_config(Application(gateway), "127.0.0.1", 0, grace_s=1.0)
-        server = GatewayServer(settings, lambda: gateway.config, ROUTES, HotPaths(gateway))
+        app, handler = Application(gateway), HotPaths(gateway)
+        server = GatewayServer(app, lambda: gateway.config, ROUTES, handler, grace_s=1.0)
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         reader = asyncio.StreamReader()
         pipe, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
