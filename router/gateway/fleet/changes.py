@@ -190,7 +190,7 @@ class FleetChanges:
             if self._seen is None:
                 raise invalid_request(f"Nothing was changed: {self.trouble}", None, "fleet_unknown", 409)
             wanted = make(self._seen, self._with_found(file))
-            if wanted is None:
+            if wanted is self._seen:
                 return
             try:
                 await self._apply(wanted, file, publish=True)

@@ -74,14 +74,11 @@ class Overlay:
         """The names of all instances of the file with the changes."""
         return {each.name for each in file.instances} - self.removed | {each.name for each in self.added}
 
-    def has(self, name: str, file: FleetConfig) -> bool:
-        """Whether the file with the changes has an instance of this name."""
-        return name in self.names(file)
-
     def next(self, **changes: Any) -> Self:
-        """The overlay with these fields changed."""
-        found = replace(self, revision=self.revision + 1, **changes)
-        return replace(found, scaled_down=found.scaled_down & (found.draining | found.removed))
+        """The next overlay, with these fields changed; this one if nothing changes."""
+        found = replace(self, **changes)
+        found = replace(found, scaled_down=found.scaled_down & (found.draining | found.removed))
+        return self if found == self else replace(found, revision=self.revision + 1)
 
     def reloaded(self) -> Self:
         """An overlay without changes, for files that are read again."""
@@ -143,15 +140,15 @@ def revision_of(document: Mapping[str, Any]) -> int:
 
 
 # --- edits: each a function from one overlay to the next ----------------------------------------------------
-#: Makes the next overlay from the current one and this replica's fleet file; None if nothing changes. Raises Refusal.
-Edit = Callable[[Overlay, FleetConfig], Overlay | None]
+#: Makes the next overlay from the current one and this replica's fleet file (`Overlay.next`). Raises Refusal.
+Edit = Callable[[Overlay, FleetConfig], Overlay]
 
 
 def adding(added: InstanceConfig) -> Edit:
     """Add an instance. Raises a Refusal (409) if its name is taken."""
 
     def edit(overlay: Overlay, file: FleetConfig) -> Overlay:
-        if overlay.has(added.name, file):
+        if added.name in overlay.names(file):
             raise invalid_request(f"An instance {added.name} is there already", None, "name_taken", 409)
         return overlay.next(added=(*overlay.added, added), draining=overlay.draining - {added.name})
 
@@ -160,33 +157,23 @@ def adding(added: InstanceConfig) -> Edit:
 
 def removing(name: str) -> Edit:
     """Remove an instance. Its running requests continue to their end."""
-    return lambda overlay, file: (
-        None
-        if not overlay.has(name, file)
-        else _without({name}, overlay, file, scaled_down=overlay.scaled_down - {name})
-    )
+    return lambda overlay, file: _without({name}, overlay, file, scaled_down=overlay.scaled_down - {name})
 
 
 def draining(name: str) -> Edit:
     """Send nothing more to an instance. It leaves when no replica has requests there. The scaler cannot keep an instance that an
     operator drains (`scaling`), even if the scaler drained it first."""
-
-    def edit(overlay: Overlay, file: FleetConfig) -> Overlay | None:
-        if not overlay.has(name, file) or name in overlay.draining - overlay.scaled_down:
-            return None
-        return overlay.next(draining=overlay.draining | {name}, scaled_down=overlay.scaled_down - {name})
-
-    return edit
+    return lambda overlay, file: overlay.next(
+        draining=overlay.draining | overlay.names(file) & {name}, scaled_down=overlay.scaled_down - {name}
+    )
 
 
 def scaling(keep: Collection[str], drain: Collection[str]) -> Edit:
     """Send requests again to instances that the scaler drains, and drain others for it."""
 
-    def edit(overlay: Overlay, file: FleetConfig) -> Overlay | None:
+    def edit(overlay: Overlay, file: FleetConfig) -> Overlay:
         back = overlay.draining & overlay.scaled_down & set(keep)
         more = overlay.names(file).intersection(drain) - overlay.draining
-        if not back and not more:
-            return None
         return overlay.next(draining=overlay.draining - back | more, scaled_down=overlay.scaled_down | more)
 
     return edit
@@ -194,19 +181,12 @@ def scaling(keep: Collection[str], drain: Collection[str]) -> Edit:
 
 def restoring(names: Collection[str]) -> Edit:
     """Let instances that were removed serve again, where the fleet file or `discovery` has them."""
-    return lambda overlay, _: (
-        overlay.next(removed=overlay.removed - set(names)) if overlay.removed & set(names) else None
-    )
+    return lambda overlay, _: overlay.next(removed=overlay.removed - set(names))
 
 
 def drained(names: Collection[str]) -> Edit:
     """Remove those of these instances that still drain."""
-
-    def edit(overlay: Overlay, file: FleetConfig) -> Overlay | None:
-        gone = overlay.draining.intersection(names)
-        return _without(gone, overlay, file) if gone else None
-
-    return edit
+    return lambda overlay, file: _without(overlay.draining.intersection(names), overlay, file)
 
 
 def targeting(key: str | None, values: Mapping[str, float | None]) -> Edit:

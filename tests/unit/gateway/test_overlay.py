@@ -38,7 +38,7 @@ def an_instance(name: str, **members: Any) -> InstanceConfig:
 def edited(*edits: Edit, overlay: Overlay | None = None) -> Overlay:
     overlay = overlay or Overlay()
     for edit in edits:
-        overlay = edit(overlay, FILE) or overlay
+        overlay = edit(overlay, FILE)
     return overlay
 
 
