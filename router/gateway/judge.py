@@ -85,7 +85,8 @@ class Judge(Verdicts):
         self._share = config.share
         #: Prompts and their answers (the text, or the events of a stream), with the records and APIs of the requests.
         self._waiting = asyncio.Queue[tuple[RequestRecord, str, str, str | bytes]](MOST_WAITING)
-        self._works = False
+        for _ in range(_AT_ONCE):
+            gateway.tasks.start(self._work(), "judge")
 
     def sample(self, relay: Relay) -> None:
         """Have the answer to this request judged, if it is chosen."""
@@ -113,10 +114,6 @@ class Judge(Verdicts):
             self.counts["dropped"] += 1
             return
         self._waiting.put_nowait((record, api, prompt, kept))
-        if not self._works:
-            self._works = True
-            for _ in range(_AT_ONCE):
-                self._gateway.tasks.start(self._work(), "judge")
 
     async def _work(self) -> None:
         while True:
