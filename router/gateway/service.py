@@ -78,8 +78,6 @@ class Gateway:
     async def start(self) -> None:
         """Serve the fleet. Raises ConfigError, StoreError."""
         await self.keys.start(self.config)
-        if self.keys.lost:
-            self.fleet.close()
         if self.admin_key is None:
             nobody = admin_needs_key(self.rules, None)
             logger.log(

@@ -106,11 +106,6 @@ class ServedFleet:
             *[backend.aclose for backend in self.backends.values()],
         )
 
-    def close(self) -> None:
-        """Need a key from now on, even if no key works."""
-        self.rules.keys.close()
-        self._was_open = False
-
     # --- changes -------------------------------------------------------------------------------------
     async def prepare(self, config: FleetConfig) -> PreparedFleet:
         """Do everything of a change that can fail, for what has changed. Raises ConfigError."""
@@ -178,7 +173,7 @@ class ServedFleet:
 
     def _use(self, rules: Rules) -> None:
         before, self.rules = self.rules, rules
-        if not before.keys.open:
+        if self._keys.lost or not before.keys.open:
             rules.keys.close()  # even if no key works any more
         if rules.working is not before.working:
             made = [name for name in rules.working if rules.tenants[name].stored is not None]

@@ -116,20 +116,17 @@ class ClientKeys:
         if self._admin_key is None:
             return
         digest = hashlib.sha256(self._admin_key.encode()).hexdigest()
+        another = "give one of them another value"
         for position, key in enumerate(config.auth.keys):
             if key.sha256 == digest:
-                problem = Problem(
-                    ("keys", position, "sha256"),
-                    f"key {key.name} has the value of the admin key: give one of them another value",
-                )
-                raise ConfigError("auth", [problem])
+                reason = f"key {key.name} has the value of the admin key: {another}"
+                raise ConfigError("auth", [Problem(("keys", position, "sha256"), reason)])
         for row in self.stored:
             if row.sha256 == digest and row.revoked_at is None:
-                problem = Problem(
-                    ("admin_key_env",),
-                    f"the admin key has the value of the key {row.name}, which is in the database: give one of them another value",
+                reason = (
+                    f"the admin key has the value of the key {row.name}, which is in the database: {another}"
                 )
-                raise ConfigError("auth", [problem])
+                raise ConfigError("auth", [Problem(("admin_key_env",), reason)])
 
     async def stop(self) -> None:
         """Stop following the table."""

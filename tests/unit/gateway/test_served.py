@@ -45,7 +45,7 @@ def served() -> tuple[ServedFleet, AsyncMock]:
         "profile": lambda _: None,
         "load_tokenizers": lambda _: {},
     }
-    keys = MagicMock(stored=())
+    keys = MagicMock(stored=(), lost=False)
     config = with_instances(FILE, pods(20))
     return ServedFleet(config, (), runner=runner, keys=keys, make_backend=make, **parts), make
 
