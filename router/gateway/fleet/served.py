@@ -81,7 +81,6 @@ class ServedFleet:
         self._make_backend = make_backend
         self._profile = profile
         self._load_tokenizers = load_tokenizers
-        self._headers: dict[tuple[str, str], bytes] = {}
         self._was_open = False  # when keys last changed
         self._closing = Tasks()
         keys.on_change = self._use_keys
@@ -154,7 +153,6 @@ class ServedFleet:
         unused = [backend for name, backend in self.backends.items() if backends.get(name) is not backend]
         self.backends = backends
         self.tokenizers = prepared.tokenizers
-        self._headers.clear()
         self._use(prepared.rules.with_keys(self._keys.stored))  # keys may have changed since `prepare`
         self._runner.apply(FleetChanged(tuple(instances), scheduler_settings(config)))
         self._metrics.set_fleet(
@@ -197,16 +195,6 @@ class ServedFleet:
         if backend is None:
             raise UpstreamError("the instance has left the fleet")
         return backend
-
-    def candidate_headers(self, candidate: Candidate) -> bytes:
-        """The header lines that name a candidate."""
-        key = (candidate.instance, candidate.model)
-        headers = self._headers.get(key)
-        if headers is None:
-            headers = self._headers[key] = (
-                f"x-headway-model: {candidate.model}\r\nx-headway-instance: {candidate.instance}\r\n".encode()
-            )
-        return headers
 
 
 async def _close_when_idle(backend: Backend) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from math import ceil
 from typing import Any
 
@@ -21,6 +22,12 @@ _shown = prediction_picker(*PREDICTED)
 def header_lines(headers: Sequence[tuple[bytes, bytes]]) -> bytes:
     """Headers as they go over the wire."""
     return b"".join([b"%b: %b\r\n" % header for header in headers])
+
+
+@lru_cache(maxsize=8192)
+def candidate_lines(instance: str, model: str) -> bytes:
+    """The header lines that name a candidate."""
+    return f"x-headway-model: {model}\r\nx-headway-instance: {instance}\r\n".encode()
 
 
 def headway_object(record: RequestRecord, settlement: Settlement, answer: AttemptState) -> dict[str, Any]:

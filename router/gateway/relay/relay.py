@@ -40,7 +40,7 @@ from router.core.types import EndedHow, Outcome, Request
 from router.gateway.codecs.codec import ApiCodec
 from router.gateway.http.client_request import ClientRequest
 from router.gateway.keys.admission import KeyReservation
-from router.gateway.relay.answer import header_lines, headway_object, respond_refusal
+from router.gateway.relay.answer import candidate_lines, header_lines, headway_object, respond_refusal
 from router.gateway.relay.attempt import Attempt, log_fault
 from router.gateway.relay.metered import MeteredStream
 from router.gateway.service import Gateway
@@ -279,7 +279,7 @@ class Relay:
         respond_refusal(self.client, self.codec, refusal, self.request.id, self._headers)
 
     def _head(self, content_type: bytes, dispatch: Dispatch) -> bytes:
-        request, prediction = self.request, dispatch.prediction
+        request, candidate, prediction = self.request, dispatch.candidate, dispatch.prediction
         ttft_s, cost_usd = prediction.ttft_s_p50, prediction.cost_usd
         return (
             b"content-type: %b\r\nx-request-id: %b\r\nx-headway-policy: %b\r\n%bopenai-processing-ms: %d\r\n%b%b%b"
@@ -287,7 +287,7 @@ class Relay:
                 content_type,
                 request.id.encode(),
                 request.policy.encode(),
-                self._gateway.fleet.candidate_headers(dispatch.candidate),
+                candidate_lines(candidate.instance, candidate.model),
                 int((self.runner.clock() - request.arrived_at) * 1000),
                 b"" if ttft_s is None else b"x-headway-predicted-ttft-ms: %.1f\r\n" % (ttft_s * 1000),
                 b"" if cost_usd is None else b"x-headway-predicted-cost-usd: %.8f\r\n" % cost_usd,

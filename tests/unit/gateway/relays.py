@@ -162,7 +162,7 @@ def start(
 
     gateway: Any = SimpleNamespace(
         runner=runner,
-        fleet=SimpleNamespace(backend=engines.__getitem__, candidate_headers=lambda candidate: b""),
+        fleet=SimpleNamespace(backend=engines.__getitem__),
         predictor=SimpleNamespace(models=SimpleNamespace(name="")),
         finish=finish,
     )
