@@ -27,17 +27,17 @@ MAX_DEPTH = 8
 #: gateway reads all of them whenever one changes.
 MAX_BELOW = 1000
 
-#: Caps that a made key may lower, and the one cap that it may raise.
-_AT_MOST = (
-    "max_priority",
-    "budget_usd_per_day",
-    "budget_usd",
-    "requests_per_minute",
-    "tokens_per_minute",
-    "max_concurrency",
-    "max_cost_usd",
-)
-_AT_LEAST = "min_quality"
+#: Which of several values of a cap is the tightest. A made key may only tighten the caps of its maker.
+_TIGHTEST: Mapping[str, Callable[..., Any]] = {
+    "max_priority": min,
+    "budget_usd_per_day": min,
+    "budget_usd": min,
+    "requests_per_minute": min,
+    "tokens_per_minute": min,
+    "max_concurrency": min,
+    "max_cost_usd": min,
+    "min_quality": max,
+}
 
 #: The settings of a key beside its name.
 SETTINGS = tuple(name for name in KeyConfig.model_fields if name not in {"name", "sha256"})
@@ -182,9 +182,8 @@ class Tenants:
             "quality": _first(each.quality for each in chain),
             "attainment": _first(each.attainment for each in chain),
             "makes_keys": all(each.makes_keys for each in chain),
-            _AT_LEAST: max(_given(chain, _AT_LEAST), default=None),
+            **{cap: tightest(_given(chain, cap), default=None) for cap, tightest in _TIGHTEST.items()},
         }
-        holds |= {field: min(_given(chain, field), default=None) for field in _AT_MOST}
         return chain[0].model_copy(update=holds)
 
     def _models(self, chain: Sequence[KeyConfig]) -> tuple[str, ...] | None:
@@ -242,14 +241,11 @@ class Tenants:
 
     @staticmethod
     def _check_caps(given: Mapping[str, Any], key: KeyConfig, top: KeyConfig) -> None:
-        for field in (*_AT_MOST, _AT_LEAST):
+        for field, tightest in _TIGHTEST.items():
             cap, value = getattr(top, field), getattr(key, field)
-            if field not in given or cap is None:
-                continue
-            if field == _AT_LEAST and value < cap:
-                raise BadKey(field, f"{value:g} is less than the {cap:g} that holds for {top.name}")
-            if field != _AT_LEAST and value > cap:
-                raise BadKey(field, f"{value:g} is more than the {cap:g} that holds for {top.name}")
+            if field in given and cap is not None and tightest(value, cap) != value:
+                beyond = "more" if value > cap else "less"
+                raise BadKey(field, f"{value:g} is {beyond} than the {cap:g} that holds for {top.name}")
         if top.locked and key.policy not in {None, top.policy}:
             raise BadKey("policy", f"{top.name} is locked to {top.policy}")
         if top.locked and given.get("locked") is False:
