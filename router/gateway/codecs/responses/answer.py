@@ -6,7 +6,7 @@ message, and each tool call is one item.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -45,8 +45,13 @@ def _count(of: Any, name: str) -> int:
 
 
 # --- items -------------------------------------------------------------------------------------------
-def text_part(text: str, logprobs: list[dict[str, Any]], annotations: list[dict[str, Any]]) -> dict[str, Any]:
-    return {"type": "output_text", "text": text, "annotations": annotations, "logprobs": logprobs}
+def part_of(
+    kind: str, text: str, logprobs: Sequence[dict[str, Any]] = (), annotations: Sequence[dict[str, Any]] = ()
+) -> dict[str, Any]:
+    """A part of an item: an `output_text`, a `refusal` or a `reasoning_text`."""
+    if kind == "output_text":
+        return {"type": kind, "text": text, "annotations": annotations, "logprobs": logprobs}
+    return {"type": kind, "refusal" if kind == "refusal" else "text": text}
 
 
 def annotations_of(given: Any) -> list[dict[str, Any]]:
@@ -59,20 +64,13 @@ def annotations_of(given: Any) -> list[dict[str, Any]]:
     return found
 
 
-def refusal_part(refusal: str) -> dict[str, Any]:
-    return {"type": "refusal", "refusal": refusal}
-
-
-def message_item(item: str, status: str, parts: list[dict[str, Any]]) -> dict[str, Any]:
-    return {"id": item, "type": "message", "status": status, "role": "assistant", "content": parts}
-
-
-def reasoning_item(item: str, status: str, parts: list[dict[str, Any]]) -> dict[str, Any]:
-    return {"id": item, "type": "reasoning", "status": status, "summary": [], "content": parts}
-
-
-def reasoning_part(text: str) -> dict[str, Any]:
-    return {"type": "reasoning_text", "text": text}
+def item_of(kind: str, ids: str, index: int, status: str, parts: list[dict[str, Any]]) -> dict[str, Any]:
+    """The item at `index` that has parts of this kind: the reasoning or the message."""
+    if kind == "reasoning_text":
+        item = {"id": item_id("rs", ids, index), "type": "reasoning", "status": status, "summary": []}
+    else:
+        item = {"id": item_id("msg", ids, index), "type": "message", "status": status, "role": "assistant"}
+    return item | {"content": parts}
 
 
 def call_item(
@@ -123,16 +121,16 @@ def output_of(choice: Mapping[str, Any], ids: str, namespaces: Namespaces) -> li
     output: list[dict[str, Any]] = []
     content, thoughts = said_in(said)
     if thoughts:
-        item = item_id("rs", ids, 0)
-        output.append(reasoning_item(item, "completed", [reasoning_part(thoughts)]))
+        thought = part_of("reasoning_text", thoughts)
+        output.append(item_of("reasoning_text", ids, 0, "completed", [thought]))
     parts = []
     if content:
         annotations = annotations_of(said.get("annotations"))
-        parts.append(text_part(content, logprobs_of(choice.get("logprobs")), annotations))
+        parts.append(part_of("output_text", content, logprobs_of(choice.get("logprobs")), annotations))
     if refusal := said.get("refusal"):
-        parts.append(refusal_part(refusal))
+        parts.append(part_of("refusal", refusal))
     if parts:
-        output.append(message_item(item_id("msg", ids, len(output)), "completed", parts))
+        output.append(item_of("output_text", ids, len(output), "completed", parts))
     for call in said.get("tool_calls") or ():
         function = call.get("function") or {}
         index = len(output)

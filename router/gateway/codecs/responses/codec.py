@@ -23,13 +23,10 @@ from router.gateway.codecs.responses.answer import (
     annotations_of,
     call_item,
     item_id,
+    item_of,
     logprobs_of,
-    message_item,
     output_of,
-    reasoning_item,
-    reasoning_part,
-    refusal_part,
-    text_part,
+    part_of,
     usage_object,
 )
 from router.gateway.codecs.responses.request import renamed
@@ -61,9 +58,7 @@ class _Part:
 
     def object(self, annotations: list[dict[str, Any]]) -> dict[str, Any]:
         text: str = loads_with_halves(b'"' + b"".join(self.pieces) + b'"')
-        if self.kind == "output_text":
-            return text_part(text, self.logprobs, annotations)
-        return refusal_part(text) if self.kind == "refusal" else reasoning_part(text)
+        return part_of(self.kind, text, self.logprobs, annotations)
 
 
 class ResponsesCodec(EventReader):
@@ -232,8 +227,7 @@ class ResponsesCodec(EventReader):
             self._end_part(out, item)
         else:
             self._close(out)
-            make, prefix = (reasoning_item, "rs") if kind == "reasoning_text" else (message_item, "msg")
-            self._item = item = make(item_id(prefix, self._ids, len(self._output)), "in_progress", [])
+            self._item = item = item_of(kind, self._ids, len(self._output), "in_progress", [])
             out.append(self._item_event("added", item))
         index, content = len(self._output), item["content"]
         place = {"item_id": item["id"], "output_index": index, "content_index": len(content)}
