@@ -8,29 +8,21 @@ from typing import Any
 
 from router.core.types import Outcome, Slo
 
-#: What the contract's error codes say of the outcome, for answers that do not carry it themselves.
-_OUTCOME_OF_CODE: Mapping[str, Outcome] = {
-    "invalid_request": Outcome.REJECTED_INVALID,
-    "context_length_exceeded": Outcome.REJECTED_INVALID,
-    "quality_unattainable": Outcome.REJECTED_INVALID,
-    "model_not_found": Outcome.REJECTED_INVALID,
-    "request_too_large": Outcome.REJECTED_INVALID,
-    "budget_unattainable": Outcome.REJECTED_BUDGET,
-    "insufficient_quota": Outcome.REJECTED_BUDGET,
-    "invalid_api_key": Outcome.REJECTED_AUTH,
-    "rate_limit_exceeded": Outcome.REJECTED_RATE,
-    "slo_unattainable": Outcome.REJECTED_SLO,
-    "server_overloaded": Outcome.REJECTED_OVERLOAD,
-    "no_instance": Outcome.REJECTED_NO_INSTANCE,
-    "ttft_timeout": Outcome.EXPIRED_BEFORE_FIRST_TOKEN,
-    "deadline_exceeded": Outcome.EXPIRED_MID_DECODE,
-    "upstream_error": Outcome.BACKEND_ERROR,
-}
-_OUTCOME_OF_STATUS: Mapping[int, Outcome] = {
+#: What an answer's status says of the outcome, where the answer does not carry it itself.
+_OUTCOME_OF_STATUS: Mapping[int | None, Outcome] = {
     **dict.fromkeys((400, 404, 413, 422), Outcome.REJECTED_INVALID),
     **dict.fromkeys((401, 403), Outcome.REJECTED_AUTH),
     429: Outcome.REJECTED_RATE,
     503: Outcome.REJECTED_OVERLOAD,
+}
+#: The contract's error codes that say more than their status.
+_OUTCOME_OF_CODE: Mapping[str | None, Outcome] = {
+    "budget_unattainable": Outcome.REJECTED_BUDGET,
+    "insufficient_quota": Outcome.REJECTED_BUDGET,
+    "slo_unattainable": Outcome.REJECTED_SLO,
+    "no_instance": Outcome.REJECTED_NO_INSTANCE,
+    "ttft_timeout": Outcome.EXPIRED_BEFORE_FIRST_TOKEN,
+    "deadline_exceeded": Outcome.EXPIRED_MID_DECODE,
 }
 
 
@@ -105,11 +97,8 @@ class Row:
             self.outcome = (Outcome.LATE if self.met is False else Outcome.OK).value
 
     def _failure(self) -> Outcome:
-        if self.error_code is not None and self.error_code in _OUTCOME_OF_CODE:
-            return _OUTCOME_OF_CODE[self.error_code]
-        if self.status is not None and self.status != 200:
-            return _OUTCOME_OF_STATUS.get(self.status, Outcome.BACKEND_ERROR)
-        return Outcome.BACKEND_ERROR
+        of_status = _OUTCOME_OF_STATUS.get(self.status, Outcome.BACKEND_ERROR)
+        return _OUTCOME_OF_CODE.get(self.error_code, of_status)
 
 
 def to_slo(targets: Mapping[str, float] | None) -> Slo | None:
