@@ -14,8 +14,7 @@ from typing import Any
 
 from benchmarks.claims import experiments
 from benchmarks.claims.claims import CLAIMS, DRAWINGS, RESULTS, TABLES, Claim
-from benchmarks.claims.measured import measured
-from benchmarks.claims.tables import differences
+from benchmarks.claims.tables import differences, measured
 from benchmarks.pages.marked import replaced
 from benchmarks.result_lines import result_lines
 from benchmarks.terminal import status_of

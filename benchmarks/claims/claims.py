@@ -10,9 +10,11 @@ from typing import Any
 from benchmarks import cost_order
 from benchmarks.claims import experiments
 from benchmarks.claims.figure import attainment, attainment_by_scenario
-from benchmarks.claims.measured import BLOCK, LATENCIES, PRICED
 from benchmarks.claims.tables import (
+    BLOCK,
     FULL,
+    LATENCIES,
+    PRICED,
     Figures,
     all_policies,
     block,

@@ -1,4 +1,4 @@
-"""The tables of the documentation as Markdown: of policies from the figures that `benchmarks.claims.measured` keeps, and of
+"""The tables of the documentation as Markdown: of policies, from the figures that are kept of reports of `headway compare`, and of
 predictors."""
 
 from __future__ import annotations
@@ -6,8 +6,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from benchmarks.compare.cells import not_clearly_behind
-from benchmarks.compare.tables import three_digits
+import numpy as np
+
+from benchmarks.compare.capacity import capacities
+from benchmarks.compare.cells import not_clearly_behind, resampled
+from benchmarks.compare.tables import capacity_text, three_digits
 from benchmarks.pages import marked
 
 #: `policies`: by policy `rates` (by rate: the measures as (mean, half-width of a 95 % interval), the attainment of each
@@ -192,3 +195,63 @@ def _percent(figure: Sequence[float]) -> str:
 
 def _quantiles(here: Mapping[str, Any], name: str, of: Sequence[str], scale: float = 1.0) -> str:
     return " / ".join(three_digits(scale * here[f"{name}_{each}"][0]) for each in of)
+
+
+# --- what is kept of a report ----------------------------------------------------------------------------
+#: What is kept of each policy at each rate; `benchmarks.compare.cells.MEASURES` says what they are.
+LATENCIES = ("attainment", *(f"{time}_s_{of}" for time in ("ttft", "e2e") for of in ("mean", "p50", "p95")))
+PRICED = (*LATENCIES, "cost_usd_per_request", "quality_mean")
+BLOCK = (
+    *LATENCIES,
+    *("ttft_s_p99", "e2e_s_p99", "tpot_s_mean", "tpot_s_p99", "decision_s_p50", "preemptions_per_request"),
+)
+#: The bound of the 99th percentile of TTFT (s) for Block's capacity.
+TTFT_P99_S = 3.0
+_DIGITS = 7
+
+
+def measured(report: Mapping[str, Any], measures: Sequence[str] = LATENCIES) -> dict[str, Any]:
+    """The `Figures` of a report of `headway compare`. Numbers are rounded to seven decimals."""
+    found: dict[str, Any] = {"policies": {}}
+    for capacity in report["capacity"]:
+        found["policies"][capacity["policy"]] = {"capacity": capacity_text(capacity), "rates": {}}
+    if "ttft_s_p99" in measures:
+        for capacity in capacities(
+            report["runs"], report["baseline"], -TTFT_P99_S, lambda run: -run["ttft_s"]["p99"]
+        ):
+            found["policies"][capacity["policy"]]["ttft_capacity"] = capacity_text(capacity)
+    for cell in report["cells"]:
+        found["policies"][cell["policy"]]["rates"][f"{cell['rate_per_s']:g}"] = {
+            **{
+                name: [round(cell["measures"][name][part] or 0.0, _DIGITS) for part in ("mean", "half_width")]
+                for name in measures
+            },
+            "draws": [round(run["attainment"], 5) for run in _runs_of(report, cell)],
+        }
+    if resampled(report["runs"]):
+        found["resampled"] = True
+    if report["oracle"]:
+        found["oracle"] = {
+            f"{each['rate_per_s']:g}": round(each["clairvoyant_attainment"]["mean"], 5)
+            for each in report["oracle"]
+        }
+    for oracle in report["oracle"] if "quality_mean" in measures else ():
+        points = oracle["quality_cost"]
+        quality, usd = ([each[name] for each in points] for name in ("quality", "cost_usd_per_request"))
+        for cell in report["cells"]:
+            if cell["rate_per_s"] == oracle["rate_per_s"]:
+                first = _runs_of(report, cell)[0]
+                least = float(np.interp(first["quality_mean"], quality, usd))
+                here = found["policies"][cell["policy"]]["rates"][f"{cell['rate_per_s']:g}"]
+                here["spend_over_least"] = round(first["cost_usd_per_request"] / least, 4)
+    return found
+
+
+def _runs_of(report: Mapping[str, Any], cell: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """A cell's runs, draw by draw."""
+    own = (
+        run
+        for run in report["runs"]
+        if run["policy"] == cell["policy"] and run["rate_per_s"] == cell["rate_per_s"]
+    )
+    return sorted(own, key=lambda run: run["seed"])

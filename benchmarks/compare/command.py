@@ -17,8 +17,9 @@ from typing import Any
 
 import orjson
 
-from benchmarks.compare import arguments, csvs, live, simulated, vllm_json
+from benchmarks.compare import arguments, live, simulated
 from benchmarks.compare.draws import check_span
+from benchmarks.compare.files import write_csvs, write_vllm
 from benchmarks.compare.page import page
 from benchmarks.compare.pool import ProcessLost
 from benchmarks.compare.report import lag_warning, live_run, report
@@ -122,8 +123,8 @@ def _write(out: Path, result: dict[str, Any]) -> None:
     _write_json(out, result)
     with writing(out):
         (out / "report.html").write_text(page(result), encoding="utf-8")
-        csvs.write(out, result)
-        vllm_json.write(out / "vllm", result)
+        write_csvs(out, result)
+        write_vllm(out / "vllm", result)
 
 
 def _write_json(out: Path, result: dict[str, Any]) -> None:

@@ -15,9 +15,8 @@ from rich.progress import TimeElapsedColumn
 import policies
 from benchmarks.calibrate.profile import read_profiles
 from benchmarks.compare import arguments, draws, pool
-from benchmarks.compare.plan import OnProgress, Plan, Runner, run_all, settings_of
 from benchmarks.compare.runs import RunFolder
-from benchmarks.compare.tasks import ScalerChoice, Setting
+from benchmarks.compare.tasks import OnProgress, Plan, Runner, ScalerChoice, Setting, run_all, settings_of
 from benchmarks.measures import Interval
 from benchmarks.scenarios import Scenario, load_scenario
 from benchmarks.scenarios.reading import USUAL_POLICIES

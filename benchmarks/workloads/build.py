@@ -13,8 +13,7 @@ from benchmarks.workloads import streams
 from benchmarks.workloads.clients import ClientPool
 from benchmarks.workloads.fetch import Loaded, load
 from benchmarks.workloads.format import MOST_TOKENS, Header, WorkloadError, WorkloadRequest
-from benchmarks.workloads.heading import header
-from benchmarks.workloads.options import BuildOptions
+from benchmarks.workloads.options import BuildOptions, header
 from benchmarks.workloads.restrict import restrict
 from benchmarks.workloads.sources import SOURCES
 from benchmarks.workloads.sources.generators import PROCESSES, Process, conversations, generate

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from rich.progress import TimeRemainingColumn
 
 from benchmarks.terminal import print_json, progress_bar
-from benchmarks.workloads import arguments, describe, figure
+from benchmarks.workloads import arguments, describe
 from benchmarks.workloads.build import plan
 from benchmarks.workloads.format import Header, WorkloadError, WorkloadRequest, read, read_header, write
 from benchmarks.workloads.records import recorded_requests
@@ -59,7 +59,7 @@ def _show(args: argparse.Namespace) -> int:
     else:
         print(describe.text(header, description))
     if args.out is not None:
-        figure.plot(args.out, header, description)
+        describe.plot(args.out, header, description)
         if not args.json:
             print(f"plot written to {args.out}")
     return 0

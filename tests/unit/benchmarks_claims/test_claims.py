@@ -13,8 +13,18 @@ import pytest
 from benchmarks.claims import __main__ as command
 from benchmarks.claims import experiments
 from benchmarks.claims.claims import CLAIMS, DRAWINGS, RESULTS, SEEDS, TABLES
-from benchmarks.claims.measured import BLOCK, LATENCIES, PRICED, measured
-from benchmarks.claims.tables import all_policies, block, by_rate, differences, end_to_end, provenance
+from benchmarks.claims.tables import (
+    BLOCK,
+    LATENCIES,
+    PRICED,
+    all_policies,
+    block,
+    by_rate,
+    differences,
+    end_to_end,
+    measured,
+    provenance,
+)
 from benchmarks.pages.marked import replaced
 from benchmarks.training import defaults, train
 

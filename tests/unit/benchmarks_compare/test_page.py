@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.compare import bars, plots
-from benchmarks.compare.headline import gap_note, headline, oracle_note
-from benchmarks.compare.page import page
+from benchmarks.compare import panels, plots
+from benchmarks.compare.page import gap_note, headline, oracle_note, page
 from benchmarks.compare.page_tables import results_table
 from benchmarks.compare.report import report
 from benchmarks.compare.styles import OUTCOME_GROUPS, styles_of
@@ -282,16 +281,16 @@ def test_endings_have_one_word_everywhere(told: dict[str, Any], text: str) -> No
     for column in ENDINGS:
         assert column.heading.removesuffix(" %") in labels
     assert text.count("counts as in time") == 2
-    headings = bars.outcomes(told, styles_of(told["policies"]))["headings"]
+    headings = panels.outcomes(told, styles_of(told["policies"]))["headings"]
     assert {"cut by budget", "refused for SLO", "timed out before decoding"} <= set(headings)
     clean = made_report(runs=[{**one, "outcomes": {"ok": one["requests"]}} for one in told["runs"]])
-    left = bars.outcomes(clean, styles_of(told["policies"]))
+    left = panels.outcomes(clean, styles_of(told["policies"]))
     assert left["headings"] == ["timed out before decoding", "out of budget before decoding"]
     assert [name for _, name in left["groups"]] == ["ok"]
 
 
 def test_bars_of_outcomes_are_whole(told: dict[str, Any]) -> None:
-    for _, rate in bars.outcomes(told, styles_of(told["policies"]))["bars"]:
+    for _, rate in panels.outcomes(told, styles_of(told["policies"]))["bars"]:
         for bar in rate:
             assert sum(percent for _, percent, _ in bar["parts"]) == pytest.approx(100)
 
@@ -299,7 +298,7 @@ def test_bars_of_outcomes_are_whole(told: dict[str, Any]) -> None:
 def test_strips_have_no_gap_before_the_first_change() -> None:
     rising = {"at_s": [0.0, 10.0, 20.0], "instances": {"a": {"in_flight": [0, 90_000, 90_000]}}}
     made = {**run("slo", 5.0, 0, 0.9), "timeline": rising, "requests": 100, "measured_rate_per_s": 5.0}
-    found = bars.load(report([made], about=ABOUT, complete=True), styles_of(["slo"]), 5.0)
+    found = panels.load(report([made], about=ABOUT, complete=True), styles_of(["slo"]), 5.0)
     assert (found["most"], found["ticks"][-1]) == (90_000, ("20", 100.0))
     ((policy, css, (strip,)),) = found["panels"]
     assert (policy, css, strip["instance"]) == ("slo", "p0", "a")

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 import pytest
 
-from benchmarks.compare import csvs, vllm_json
+from benchmarks.compare.files import vllm_json, write_csvs, write_vllm
 from benchmarks.compare.report import report
 from benchmarks.compare.tables import arrivals_text, capacity_text, short_note, table, three_digits, written
 
@@ -57,7 +57,7 @@ def test_the_order_in_which_oracles_end_changes_nothing() -> None:
 
 
 def test_csvs(told: dict[str, Any], tmp_path: Path) -> None:
-    csvs.write(tmp_path, told)
+    write_csvs(tmp_path, told)
     lines = {
         name: read(tmp_path / f"{name}.csv") for name in ("runs", "cells", "outcomes", "curves", "timeline")
     }
@@ -75,7 +75,7 @@ def test_csvs(told: dict[str, Any], tmp_path: Path) -> None:
 
 
 def test_vllms_shape(told: dict[str, Any], tmp_path: Path) -> None:
-    vllm_json.write(tmp_path / "vllm", told)
+    write_vllm(tmp_path / "vllm", told)
     files = sorted((tmp_path / "vllm").iterdir())
     assert len(files) == len(told["runs"])
     one = told["runs"][-1]
@@ -94,7 +94,7 @@ def test_vllms_shape(told: dict[str, Any], tmp_path: Path) -> None:
     } <= set(data)
     assert data["headway_scheduling_overhead_p50_ms"] == pytest.approx(0.2)
     assert data["date"] is None
-    live = vllm_json.vllm_json({**one, "started_at": 0.0, "offered_with_slo": 0}, told)
+    live = vllm_json({**one, "started_at": 0.0, "offered_with_slo": 0}, told)
     assert (live["date"], live["request_goodput"]) == ("19700101-000000", None)
 
 

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from benchmarks.compare.draws import Draw, Draws, RequestDefaults, from_file, from_scenario
-from benchmarks.compare.plan import Plan, run_all, settings_of
 from benchmarks.compare.pool import run_local
 from benchmarks.compare.runs import RunFolder
-from benchmarks.compare.tasks import OracleTask, Setting, Task
+from benchmarks.compare.tasks import OracleTask, Plan, Setting, Task, run_all, settings_of
 from benchmarks.measures import mean_rate
 from benchmarks.scenarios import Loss, load_scenario
 from benchmarks.simulator import Fleet, open_fleet
@@ -219,7 +218,7 @@ def test_runs_of_another_program_are_done_again(
     one, out = plan(drawn(workload(tmp_path), fleet, tmp_path), rates=(2.0,)), tmp_path / "runs"
     first, _ = run(one, out)
     assert len(first["random@2#0"]["program"]) == 64
-    monkeypatch.setattr("benchmarks.compare.plan.program", lambda: "later")
+    monkeypatch.setattr("benchmarks.compare.tasks.program", lambda: "later")
     again, ran = run(one, out)
     assert ran == ["least_load@2#0", "random@2#0"]
     assert again["random@2#0"]["program"] == "later"
