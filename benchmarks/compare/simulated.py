@@ -18,8 +18,7 @@ from benchmarks.compare import arguments, draws, pool
 from benchmarks.compare.runs import RunFolder
 from benchmarks.compare.tasks import OnProgress, Plan, Runner, ScalerChoice, Setting, run_all, settings_of
 from benchmarks.measures import Interval
-from benchmarks.scenarios import Scenario, load_scenario
-from benchmarks.scenarios.reading import USUAL_POLICIES
+from benchmarks.scenarios import USUAL_POLICIES, Scenario, load_scenario
 from benchmarks.simulator import Fleet
 from benchmarks.terminal import progress_bar
 from benchmarks.workloads.format import WorkloadError
@@ -33,12 +32,12 @@ def compare(args: argparse.Namespace) -> tuple[dict[str, Any], bool]:
     and whether all of it was done: after Ctrl-C or SIGTERM it is what was finished. Raises WorkloadError,
     ConfigError and ProcessLost."""
     scenario = None if args.scenario is None else load_scenario(args.scenario, small=args.small)
-    usual = scenario.policies if scenario else USUAL_POLICIES
+    usual = scenario.form.policies if scenario else USUAL_POLICIES
     names = arguments.policy_names(args.policies, usual)
     for name in names:
         if name not in policies.POLICIES:
             raise WorkloadError(f"unknown policy {name!r} (known: {', '.join(policies.POLICIES)})")
-    rates = arguments.rates(args.rates) or (scenario.rates if scenario else None)
+    rates = arguments.rates(args.rates) or (scenario.form.rates if scenario else None)
     slo = parse_slo(args.slo) if args.slo else None
     defaults = draws.RequestDefaults(args.model, slo)
     setting, fleet = _opened(args, scenario, defaults)
@@ -46,7 +45,7 @@ def compare(args: argparse.Namespace) -> tuple[dict[str, Any], bool]:
     oracle_draws = args.oracle_seeds
     if oracle_draws is None:
         oracle_draws = arguments.SMALL_ORACLE_SEEDS if args.small else arguments.ORACLE_SEEDS
-    seeds = range(args.first_seed, args.first_seed + (args.seeds or (scenario.seeds if scenario else 1)))
+    seeds = range(args.first_seed, args.first_seed + (args.seeds or (scenario.form.seeds if scenario else 1)))
     runs: list[dict[str, Any]] = []
     oracles: list[dict[str, Any]] = []
     finished = False
@@ -108,7 +107,7 @@ def _opened(
     """The settings that all runs share, and the fleet opened once: its errors are raised here."""
     config = scenario.fleet if scenario else load(args.fleet, any_profile=args.profiles is not None)
     profiles = {} if args.profiles is None else _profiles(args.profiles, config)
-    setting = Setting(config, profiles, args.speed, defaults, scenario.losses if scenario else ())
+    setting = Setting(config, profiles, args.speed, defaults, scenario.form.losses if scenario else ())
     try:
         return setting, setting.open()
     except WorkloadError as error:

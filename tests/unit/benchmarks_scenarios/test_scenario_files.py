@@ -41,16 +41,16 @@ def written(folder: Path, **changes: Any) -> str:
 
 def test_a_file_of_ones_own(tmp_path: Path) -> None:
     scenario = load_scenario(written(tmp_path))
-    assert (scenario.name, scenario.about, scenario.seeds) == ("two", "Two machines.", 4)
-    assert scenario.rates == (1.0, 2.5)
-    assert scenario.losses == (Loss("a", 0.2, 0.1),)
+    assert (scenario.name, scenario.form.about, scenario.form.seeds) == ("two", "Two machines.", 4)
+    assert scenario.form.rates == (1.0, 2.5)
+    assert scenario.form.losses == (Loss("a", 0.2, 0.1),)
     assert len(scenario.requests(0, {})[1]) == 20
 
 
 def test_the_small_form_changes_what_it_names(tmp_path: Path) -> None:
     scenario = load_scenario(written(tmp_path), small=True)
-    assert scenario.seeds == 2
-    assert scenario.rates == (1.0, 2.5)
+    assert scenario.form.seeds == 2
+    assert scenario.form.rates == (1.0, 2.5)
     assert len(scenario.requests(0, {})[1]) == 5
 
 

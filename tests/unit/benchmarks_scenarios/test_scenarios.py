@@ -24,11 +24,11 @@ def test_the_scenarios_are_those() -> None:
 def test_every_scenario_loads(name: str, small: bool) -> None:
     scenario = load_scenario(name, small=small)
     assert scenario.name == name
-    assert scenario.about.endswith(".")
-    assert scenario.rates == tuple(sorted(scenario.rates))
-    assert set(scenario.policies) <= set(policies.POLICIES)
+    assert scenario.form.about.endswith(".")
+    assert scenario.form.rates == tuple(sorted(scenario.form.rates))
+    assert set(scenario.form.policies) <= set(policies.POLICIES)
     assert open_fleet(scenario.fleet).time_factor == 1.0
-    assert bool(scenario.losses) == (name == "instance-loss")
+    assert bool(scenario.form.losses) == (name == "instance-loss")
 
 
 @pytest.mark.parametrize("name", ALL)
