@@ -22,7 +22,7 @@ from benchmarks.compare.draws import check_span
 from benchmarks.compare.files import write_csvs, write_vllm
 from benchmarks.compare.page import page
 from benchmarks.compare.pool import ProcessLost
-from benchmarks.compare.report import lag_warning, live_run, report
+from benchmarks.compare.report import lag_warning, report
 from benchmarks.compare.runs import RunFolder
 from benchmarks.compare.tables import table
 from benchmarks.measures import mean_rate
@@ -100,8 +100,7 @@ def _live(args: argparse.Namespace) -> tuple[dict[str, Any], bool]:
         "command": _command(),
     }
 
-    def reported(results: Sequence[live.RunResult], finished: bool) -> dict[str, Any]:
-        runs = [live_run(result, target.speed) for result in results]
+    def reported(runs: Sequence[dict[str, Any]], finished: bool) -> dict[str, Any]:
         return report(runs, about=about | {"warning": lag_warning(runs)}, complete=finished)
 
     results, finished = run_until_interrupted(

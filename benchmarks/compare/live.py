@@ -7,11 +7,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
+from typing import Any
 
 import aiohttp
 
 from benchmarks.compare.gateway import Gateway
 from benchmarks.compare.runs import RunFolder
+from benchmarks.compare.summary import live_summary
 from benchmarks.replay import pace
 from benchmarks.replay.client import Target
 from benchmarks.replay.command import replay_progress
@@ -33,14 +35,10 @@ class Run:
     def name(self) -> str:
         return f"{self.policy}@{'own' if self.rate_per_s is None else format(self.rate_per_s, 'g')}"
 
-
-@dataclass(frozen=True, slots=True)
-class RunResult:
-    """A run that came to its end."""
-
-    run: Run
-    started_at: float
-    rows: tuple[Row, ...]
+    def summary(self, started_at: float, rows: Sequence[Row], speed: float) -> dict[str, Any]:
+        """What came of it, as a run of the report; it has no seed of its own."""
+        about = {"name": self.name, **asdict(self), "seed": None, "started_at": started_at}
+        return {**about, **live_summary(rows, speed)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,19 +65,20 @@ async def run_all(
     comparison: LiveComparison,
     folder: RunFolder,
     stop: asyncio.Event,
-    on_result: Callable[[Sequence[RunResult]], None],
-) -> tuple[list[RunResult], bool]:
-    """Do the runs that are not there yet; `on_result` gets all results so far after each run. Returns all that are there,
-    and whether that is all of them."""
-    results: list[RunResult] = []
+    on_result: Callable[[Sequence[dict[str, Any]]], None],
+) -> tuple[list[dict[str, Any]], bool]:
+    """Do the runs that are not there yet; `on_result` gets the summaries of all so far after each run. Returns those of all that
+    are there, and whether that is all of them."""
+    results: list[dict[str, Any]] = []
+    speed = comparison.target.speed
     warm = False
     timeout = aiohttp.ClientTimeout(total=30)
     async with aiohttp.ClientSession(timeout=timeout) as session:
         gateway = Gateway(session, comparison.target)
         for number, one in enumerate(comparison.runs, start=1):
             if (kept := folder.load(one.name)) is not None:
-                rows = tuple(Row(**row) for row in kept["rows"])
-                results.append(RunResult(one, kept["started_at"], rows))
+                rows = [Row(**row) for row in kept["rows"]]
+                results.append(one.summary(kept["started_at"], rows, speed))
                 continue
             if not warm:
                 await gateway.check()
@@ -89,25 +88,23 @@ async def run_all(
             if not await gateway.until_idle(settle_s=comparison.settle_s, limit_s=_IDLE_LIMIT_S):
                 raise WorkloadError(f"the server is still busy after {_IDLE_LIMIT_S:g} s of waiting")
             what = f"{one.name} ({number} of {len(comparison.runs)})"
-            result = await _one_run(comparison, one, folder.salt, what, stop)
-            if result is None:
+            started_at, rows = time.time(), []
+            if not await _one_run(comparison, one, folder.salt, what, stop, rows):
                 return results, False
             # Rows are recorded shortly after their answers have ended.
             await asyncio.sleep(comparison.settle_s)
-            await gateway.look_up(result.rows, ratings=await gateway.until_judged(_IDLE_LIMIT_S))
-            folder.save(one.name, {**asdict(one), "started_at": result.started_at, "rows": result.rows})
-            results.append(result)
+            await gateway.look_up(rows, ratings=await gateway.until_judged(_IDLE_LIMIT_S))
+            folder.save(one.name, {**asdict(one), "started_at": started_at, "rows": rows})
+            results.append(one.summary(started_at, rows, speed))
             on_result(results)
     return results, len(results) == len(comparison.runs)
 
 
 async def _one_run(
-    comparison: LiveComparison, one: Run, salt: str, what: str, stop: asyncio.Event
-) -> RunResult | None:
-    """One policy at one rate; None if it was interrupted."""
+    comparison: LiveComparison, one: Run, salt: str, what: str, stop: asyncio.Event, rows: list[Row]
+) -> bool:
+    """One policy at one rate, into `rows`; False if it was interrupted."""
     target = replace(comparison.target, policy=one.policy, salt=f"{salt}/{one.name}")
-    rows: list[Row] = []
-    started_at = time.time()
     with replay_progress(len(comparison.requests), what) as on_progress:
         finished = await pace.replay(
             comparison.requests_of(one),
@@ -118,7 +115,7 @@ async def _one_run(
             stop=stop,
         )
     rows.sort(key=lambda row: row.scheduled_s)
-    return RunResult(one, started_at, tuple(rows)) if finished else None
+    return finished
 
 
 async def _warm_up(comparison: LiveComparison, one: Run, stop: asyncio.Event) -> None:

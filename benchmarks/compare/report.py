@@ -7,9 +7,8 @@ from typing import Any
 
 from benchmarks.compare.capacity import TARGET, capacities
 from benchmarks.compare.cells import cells, paired_differences, unique, with_savings
-from benchmarks.compare.live import RunResult
 from benchmarks.compare.regret import oracle_cells, regrets
-from benchmarks.compare.summary import ITL_NOTES, live_summary
+from benchmarks.compare.summary import ITL_NOTES
 from benchmarks.measures import Interval
 from benchmarks.replay.summary import LAG_WARNING_S
 
@@ -71,18 +70,6 @@ def _at_known_rates(runs: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]
     little between seeds."""
     own = Interval.of(run["measured_rate_per_s"] for run in runs if run["rate_per_s"] is None).mean
     return [run if run["rate_per_s"] is not None else {**run, "rate_per_s": own or 0.0} for run in runs]
-
-
-def live_run(result: RunResult, speed: float) -> dict[str, Any]:
-    """A run against a live gateway as a run of the report; it has no seed of its own."""
-    return {
-        "name": result.run.name,
-        "policy": result.run.policy,
-        "rate_per_s": result.run.rate_per_s,
-        "seed": None,
-        "started_at": result.started_at,
-        **live_summary(result.rows, speed),
-    }
 
 
 def lag_warning(runs: Sequence[Mapping[str, Any]]) -> str | None:
