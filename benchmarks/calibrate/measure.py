@@ -31,8 +31,8 @@ from benchmarks.replay.pace import LEAD_S, Pacer
 from benchmarks.replay.row import Row
 from benchmarks.replay.wire import Wire
 from benchmarks.terminal import status_of
-from benchmarks.workloads.arrivals import poisson
 from benchmarks.workloads.format import WorkloadError, WorkloadRequest, writing
+from benchmarks.workloads.sources.generators import poisson
 
 _SAMPLE_S = 0.5
 _WARM_UP = 4

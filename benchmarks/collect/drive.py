@@ -19,7 +19,7 @@ from benchmarks.collect.clients import Reply
 from benchmarks.collect.engines import Engine
 from benchmarks.collect.prompts import Question
 from benchmarks.replay.pace import until_stopped
-from benchmarks.workloads.arrivals import poisson
+from benchmarks.workloads.sources.generators import poisson
 from router.core.errors import UpstreamError
 from router.core.types import Candidate, EndedHow, LoadReport
 

@@ -13,8 +13,7 @@ from pathlib import Path
 from random import Random
 
 from benchmarks.compare.resample import Resampler
-from benchmarks.workloads.arrivals import spread
-from benchmarks.workloads.clients import WINDOW_S, ClientPool
+from benchmarks.workloads.clients import WINDOW_S, ClientPool, spread
 from benchmarks.workloads.format import WorkloadError, WorkloadRequest
 from benchmarks.workloads.sources import azure, servegen
 from benchmarks.workloads.sources.generators import Lengths, generate

@@ -12,12 +12,12 @@ import heapq
 import itertools
 import math
 import random
+from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from benchmarks.workloads.arrivals import spread
 from benchmarks.workloads.format import WorkloadRequest
 
 WINDOW_S = 600
@@ -190,3 +190,18 @@ class ClientPool:
             )
         pool_lengths, reached = self._mixtures[start]
         return random_.choices(pool_lengths, cum_weights=reached)[0]
+
+
+def spread(random_: random.Random, count: int, gap: Callable[[], float], length_s: float) -> list[float]:
+    """`count` times in [0, length_s), rising, whose gaps are draws of `gap` stretched to fill the length. The gaps go round
+    a circle that is cut at a random place, so that no part of the length is favoured. Only the shape of `gap` matters, not
+    its scale."""
+    gaps = array("d", (gap() for _ in range(count)))
+    total = math.fsum(gaps)
+    if not total > 0:  # gaps so uneven that all are below what a float holds: one burst
+        return [random_.random() * length_s] * count
+    offset_s = random_.random() * length_s
+    scale = length_s / total
+    around = (offset_s + elapsed * scale for elapsed in itertools.accumulate(gaps))
+    # Rounding must not put a time at the very end, which belongs to the next stretch.
+    return sorted(min(at_s % length_s, math.nextafter(length_s, 0.0)) for at_s in around)

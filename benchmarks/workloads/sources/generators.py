@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 
-from benchmarks.workloads import arrivals
 from benchmarks.workloads.format import MOST_TOKENS, PREFIX_BLOCK_TOKENS, WorkloadError, WorkloadRequest
 
 #: What each process is; the names are what `workload build` and `--arrivals` take.
@@ -18,6 +17,31 @@ PROCESSES: Mapping[str, str] = {
     "gamma": "bursts: independent Gamma gaps of a given CV",
     "daycycle": "a rate that swings as a sine over a period",
 }
+
+
+def poisson(random_: random.Random, rate_per_s: float) -> Iterator[float]:
+    """Independent exponential gaps (CV 1)."""
+    return itertools.accumulate(iter(lambda: random_.expovariate(rate_per_s), None))
+
+
+def gamma(random_: random.Random, rate_per_s: float, cv: float) -> Iterator[float]:
+    """Independent Gamma gaps of coefficient of variation `cv` (above 1 bursty, below 1 regular): the usual renewal model of
+    bursty LLM traffic (BurstGPT, arXiv 2401.17644; ServeGen, arXiv 2505.09999)."""
+    shape = 1 / (cv * cv)
+    scale = 1 / (rate_per_s * shape)
+    return itertools.accumulate(iter(lambda: random_.gammavariate(shape, scale), None))
+
+
+def day_cycle(
+    random_: random.Random, rate_per_s: float, period_s: float = 86400.0, depth: float = 0.6
+) -> Iterator[float]:
+    """A Poisson process whose rate swings as a sine around `rate_per_s`, from (1 - depth) to (1 + depth)
+    times it, starting at the low; drawn by thinning (Lewis and Shedler, 1979)."""
+    peak = rate_per_s * (1 + depth)
+    for at_s in poisson(random_, peak):
+        rate = rate_per_s * (1 - depth * math.cos(2 * math.pi * at_s / period_s))
+        if random_.random() * peak < rate:
+            yield at_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +60,10 @@ class Process:
         """Endless arrival times in seconds."""
         random_ = random.Random(f"{seed}/arrivals/{self.name}")
         if self.name == "poisson":
-            return arrivals.poisson(random_, self.rate_per_s)
+            return poisson(random_, self.rate_per_s)
         if self.name == "gamma":
-            return arrivals.gamma(random_, self.rate_per_s, self.cv)
-        return arrivals.day_cycle(random_, self.rate_per_s, self.period_s, self.depth)
+            return gamma(random_, self.rate_per_s, self.cv)
+        return day_cycle(random_, self.rate_per_s, self.period_s, self.depth)
 
     def as_dict(self) -> dict[str, str | float]:
         """The settings that matter, for a header."""

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from benchmarks.measures import coefficient_of_variation, mean_rate
-from benchmarks.workloads import arrivals
 from benchmarks.workloads.format import WorkloadError, WorkloadRequest
 from benchmarks.workloads.mixes import RoutingMix
-from benchmarks.workloads.sources.generators import Process
+from benchmarks.workloads.sources.generators import Process, day_cycle
 
 REQUESTS = [WorkloadRequest(id=f"r{index}", arrival_s=float(index), prompt_tokens=1) for index in range(2000)]
 
@@ -89,7 +88,7 @@ def test_processes_have_their_rate_and_cv(name: str, cv: float, expected: float)
 
 
 def test_day_cycle_is_low_at_its_ends_and_high_in_the_middle() -> None:
-    process = arrivals.day_cycle(random.Random(1), rate_per_s=10.0, period_s=1000.0, depth=0.8)
+    process = day_cycle(random.Random(1), rate_per_s=10.0, period_s=1000.0, depth=0.8)
     times = list(itertools.takewhile(lambda at_s: at_s < 1000.0, process))
     low = sum(at_s < 100 or at_s >= 900 for at_s in times)
     high = sum(400 <= at_s < 600 for at_s in times)

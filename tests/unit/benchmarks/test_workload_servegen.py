@@ -11,9 +11,8 @@ import orjson
 import pytest
 
 from benchmarks.measures import coefficient_of_variation, quantile
-from benchmarks.workloads.arrivals import spread
 from benchmarks.workloads.build import build, plan
-from benchmarks.workloads.clients import LEVELS, Client, ClientPool, Lengths, TokenQuantiles, Window
+from benchmarks.workloads.clients import LEVELS, Client, ClientPool, Lengths, TokenQuantiles, Window, spread
 from benchmarks.workloads.fetch import load
 from benchmarks.workloads.format import WorkloadError, WorkloadRequest
 from benchmarks.workloads.options import BuildOptions
