@@ -10,7 +10,7 @@ import ssl
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import httpx
 import httpx2
@@ -88,21 +88,10 @@ def _message(error: Exception, secrets: Sequence[str]) -> str:
     return line if len(line) <= _MESSAGE_CHARS else f"{line[: _MESSAGE_CHARS - 3]}..."
 
 
-class Client(Protocol):
-    """A client library's connection to one engine."""
-
-    async def ask(
-        self, candidate: Candidate, prompt: str, max_tokens: int, reply: Reply, output_tokens: int | None
-    ) -> None:
-        """Send one request and fill `reply`; an emulated vLLM also gets `output_tokens`. Raises nothing that the engine
-        or the network does."""
-
-    async def aclose(self) -> None: ...
-
-
+# Both send one request by `ask` and fill its reply; they raise nothing that the engine or the network does.
 class OpenAIClient:
     """`openai.AsyncOpenAI`. `bound` is the field that bounds the answer: vLLM and older servers know
-    `max_tokens`, OpenAI's own newer models only `max_completion_tokens`."""
+    `max_tokens`, OpenAI's own newer models only `max_completion_tokens`. An emulated vLLM also gets `output_tokens`."""
 
     def __init__(
         self,
@@ -211,3 +200,6 @@ class OllamaClient:
 
     async def aclose(self) -> None:
         await self._client.close()  # type: ignore[no-untyped-call]
+
+
+Client = OpenAIClient | OllamaClient

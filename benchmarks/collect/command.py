@@ -17,7 +17,7 @@ from benchmarks.checks import add_number, check_out, positive_numbers, seed, who
 from benchmarks.collect.drive import Collection, Level, Settings, collect
 from benchmarks.collect.drive import Progress as Standing
 from benchmarks.collect.engines import fleet_from, open_engines
-from benchmarks.collect.prompts import Questions, read_questions
+from benchmarks.collect.prompts import Question, read_questions
 from benchmarks.collect.results import AnswerKey, first_answers, summary, to_dataset
 from benchmarks.judging.judge import Judge, Verdicts
 from benchmarks.replay.client import check_url, key_from
@@ -98,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
     """Exit status: 0, 1 if nothing was answered, 130 after Ctrl-C (what had been collected by then is kept)."""
     _check(args)
     judge = _judge(args, os.environ)
-    questions = read_questions(args.prompts)
+    questions, licence = read_questions(args.prompts)
     fleet = fleet_from(args)
     args.out.mkdir(parents=True, exist_ok=True)  # before anything is sent
     levels = (
@@ -110,7 +110,7 @@ def run(args: argparse.Namespace) -> int:
         lambda stop: _collect(args, fleet, questions, levels, judge, stop)
     )
     about = {
-        "licence": questions.licence,
+        "licence": licence,
         "collected_at": f"{datetime.fromtimestamp(started_at_s, UTC):%Y-%m-%dT%H:%M:%SZ}",
         "prompts": args.prompts.name,
         "levels": [level.name for level in levels],
@@ -157,7 +157,7 @@ def _judge(args: argparse.Namespace, environment: Mapping[str, str]) -> Judge | 
 async def _collect(
     args: argparse.Namespace,
     fleet: FleetConfig,
-    questions: Questions,
+    questions: Sequence[Question],
     levels: Sequence[Level],
     judge: Judge | None,
     stop: asyncio.Event,
@@ -180,12 +180,12 @@ async def _collect(
 
         async with open_engines(fleet, os.environ) as engines:
             collection = await collect(
-                engines, levels, questions.every, settings, stop=stop, show=show, on_progress=update
+                engines, levels, questions, settings, stop=stop, show=show, on_progress=update
             )
         verdicts = Verdicts[AnswerKey]()
         if judge is not None and collection.finished:
             answers = {
-                key: (sent.question.text, sent.reply.text)
+                key: (sent.question.prompt, sent.reply.text)
                 for key, (_, sent) in first_answers(collection).items()
             }
             judging = judge.score(answers, verdicts, judged)

@@ -207,7 +207,9 @@ class _Driver:
         self.progress.sent += 1
         emulated_tokens = _emulated_tokens(question, run.candidate) if settings.emulate_lengths else None
         try:
-            await self._ask(run.engine, run.candidate, question.text, max_tokens, sent.reply, emulated_tokens)
+            await self._ask(
+                run.engine, run.candidate, question.prompt, max_tokens, sent.reply, emulated_tokens
+            )
         finally:
             if places is not None:
                 places.release()
@@ -249,5 +251,5 @@ class _Driver:
 
 def _emulated_tokens(question: Question, candidate: Candidate) -> int | None:
     """The true length of this model's answer, where the prompts' file knows it."""
-    tokens: int | Mapping[str, int] | None = question.output_tokens
+    tokens = question.output_tokens
     return tokens.get(candidate.model) if isinstance(tokens, Mapping) else tokens

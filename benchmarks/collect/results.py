@@ -44,10 +44,10 @@ def to_dataset(
     runs = [run for run in collection.runs if run.sent]
     questions = {sent.question.id: sent.question for run in runs for sent in run.sent}
     facts = {
-        each.id: prompt_facts("chat", {"messages": [{"role": "user", "content": each.text}]})
-        for each in questions.values()
+        key: prompt_facts("chat", {"messages": [{"role": "user", "content": each.prompt}]})
+        for key, each in questions.items()
     }
-    group = groups({each.id: each.text for each in questions.values()})
+    group = groups({key: each.prompt for key, each in questions.items()})
     cached = _cached_tokens(runs, facts)
     attempts = [
         _attempt(run, _name(source, run), sent, facts[sent.question.id], cached[id(sent)])
@@ -57,14 +57,14 @@ def to_dataset(
     return Dataset(
         prompts=tuple(
             Prompt(
-                each.id,
-                group[each.id],
+                key,
+                group[key],
                 source,
-                prompt_features(each.text),
+                prompt_features(each.prompt),
                 each.task,
-                each.text if keep_texts else None,
+                each.prompt if keep_texts else None,
             )
-            for each in questions.values()
+            for key, each in questions.items()
         ),
         answers=tuple(
             Answer(

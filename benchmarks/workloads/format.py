@@ -99,10 +99,15 @@ class _Routing(TypedDict, total=False):
     seed: Any
 
 
-#: One number, or {model: tokens}.
+#: The true length of an answer: one number, or {model: tokens}.
 OutputTokens = Annotated[
-    Annotated[Tokens, Tag("[number]")] | Annotated[dict[Text, Tokens], Tag("[by model]")],
-    Discriminator(lambda given: "[by model]" if isinstance(given, dict) else "[number]"),
+    int | Mapping[str, int],
+    _read_as(
+        Annotated[
+            Annotated[Tokens, Tag("[number]")] | Annotated[dict[Text, Tokens], Tag("[by model]")],
+            Discriminator(lambda given: "[by model]" if isinstance(given, dict) else "[number]"),
+        ]
+    ),
 ]
 
 
@@ -120,7 +125,7 @@ class WorkloadRequest:
     prompt_tokens: Tokens
     max_tokens: Tokens | None = None
     prompt: Text | None = None
-    output_tokens: Annotated[int | Mapping[str, int] | None, _read_as(OutputTokens | None)] = None
+    output_tokens: OutputTokens | None = None
     quality: Annotated[Mapping[str, float] | None, _read_as(dict[Text, Share] | None)] = None
     prefix_hashes: tuple[Annotated[int, Strict()], ...] | None = None
     session: Text | None = None

@@ -18,7 +18,7 @@ from router.config import FleetConfig, loads
 from tests.integration.collect.conftest import Engines
 from tests.integration.gateway.live import MODELS, fault, fleet_of
 
-QUESTIONS = [Question(f"q{number}", f"Tell me of the number {number}.") for number in range(12)]
+QUESTIONS = [Question(f"Tell me of the number {number}.") for number in range(12)]
 
 
 def fleet(*engines: EmulatedInstance, **instance: Any) -> FleetConfig:
@@ -130,7 +130,7 @@ async def test_failures_and_time_outs_are_kept_as_what_they_are(engines: Engines
                 engine.faults += waiting[:1]
                 del waiting[:1]
 
-        questions = [Question(f"q{n}", f"What of {n}?", max_tokens=16) for n in range(8)]
+        questions = [Question(f"What of {n}?", max_tokens=16) for n in range(8)]
         found = await collected(
             fleet(engine), [Level(concurrency=1)], questions=questions, settings=settings, on_progress=arm
         )
@@ -213,7 +213,7 @@ async def test_a_stop_keeps_what_was_collected(engines: Engines) -> None:
 
 @pytest.mark.parametrize("told", [23, {"llama-3.1-8b": 23, "other": 5}])
 async def test_an_emulated_vllm_can_be_told_the_lengths(engines: Engines, told: Any) -> None:
-    questions = [Question("q", "How long?", output_tokens=told)]
+    questions = [Question("How long?", output_tokens=told)]
     config = fleet(engines.vllm("a"))
     for emulate in (True, False):
         found = await collected(

@@ -18,9 +18,9 @@ def file(folder: Path, text: str) -> Path:
 
 
 def test_plain_lines(tmp_path: Path) -> None:
-    read = read_questions(file(tmp_path, "  Why is the sky blue?\n\n12\nÄpfel?\n"))
-    assert [each.text for each in read.every] == ["Why is the sky blue?", "12", "Äpfel?"]
-    assert len({each.id for each in read.every}) == 3
+    read, _ = read_questions(file(tmp_path, "  Why is the sky blue?\n\n12\nÄpfel?\n"))
+    assert [each.prompt for each in read] == ["Why is the sky blue?", "12", "Äpfel?"]
+    assert len({each.id for each in read}) == 3
 
 
 def test_json_lines_with_what_is_known(tmp_path: Path) -> None:
@@ -28,9 +28,9 @@ def test_json_lines_with_what_is_known(tmp_path: Path) -> None:
         '{"prompt": "a", "max_tokens": 5, "output_tokens": {"m": 3}, "session": "s", "task": "t"}\n'
         '{"prompt": "b\\nc", "output_tokens": 7, "other": 1}\n'
     )
-    first, second = read_questions(file(tmp_path, lines)).every
+    (first, second), _ = read_questions(file(tmp_path, lines))
     assert (first.max_tokens, first.output_tokens, first.session, first.task) == (5, {"m": 3}, "s", "t")
-    assert (second.text, second.max_tokens, second.output_tokens) == ("b\nc", None, 7)
+    assert (second.prompt, second.max_tokens, second.output_tokens) == ("b\nc", None, 7)
 
 
 def test_a_workload(tmp_path: Path) -> None:
@@ -40,16 +40,16 @@ def test_a_workload(tmp_path: Path) -> None:
     ]
     path = tmp_path / "w.jsonl"
     write(path, Header("made", licence="CC0", seed=4), requests)
-    read = read_questions(path)
-    assert read.licence == "CC0"
-    assert [each.text for each in read.every] == [prompt_text(requests[0], 4), "12345678"]
-    assert (read.every[0].max_tokens, read.every[0].session) == (9, "s")
+    read, licence = read_questions(path)
+    assert licence == "CC0"
+    assert [each.prompt for each in read] == [prompt_text(requests[0], 4), "12345678"]
+    assert (read[0].max_tokens, read[0].session) == (9, "s")
 
 
 def test_equal_texts_are_one_prompt_and_the_first_counts(tmp_path: Path) -> None:
     lines = '{"prompt": "a", "task": "1"}\n{"prompt": "b"}\n{"prompt": "a", "task": "2"}\n'
-    read = read_questions(file(tmp_path, lines))
-    assert [(each.text, each.task) for each in read.every] == [("a", "1"), ("b", None)]
+    read, _ = read_questions(file(tmp_path, lines))
+    assert [(each.prompt, each.task) for each in read] == [("a", "1"), ("b", None)]
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_what_is_wrong_is_told_in_one_line(tmp_path: Path, text: str, reason: st
 
 def test_a_byte_order_mark_is_no_part_of_a_prompt(tmp_path: Path) -> None:
     for text in ('\ufeff{"prompt": "a"}\n{"prompt": "b"}\n', "\ufeffa\nb\n"):
-        assert [each.text for each in read_questions(file(tmp_path, text)).every] == ["a", "b"]
+        assert [each.prompt for each in read_questions(file(tmp_path, text))[0]] == ["a", "b"]
 
 
 def test_a_file_that_is_called_json_lines_is_read_as_such(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from predictors.training import dataset
 from predictors.training.dataset import Dataset
 from router.core.types import Candidate, EndedHow, LoadReport
 
+A, B = Question("a").id, Question("b").id
 LONG = "A tale of two words. " * 200  # four blocks of 1,024 bytes
 
 
@@ -24,10 +25,6 @@ def engine(name: str = "e") -> Engine:
     unused: Any = None
     candidates = (Candidate(name, "m", "up/m", family="llama"),)
     return Engine(name, "vllm", candidates, unused, unused, "l4", 2.0, {"m": "m@l4"})
-
-
-def question(text: str) -> Question:
-    return Question(f"id of {text[-9:]}", text)
 
 
 def sent(text: str, at: float, **members: Any) -> Sent:
@@ -39,7 +36,7 @@ def sent(text: str, at: float, **members: Any) -> Sent:
         "finish_reason": "stop",
         "ended_how": EndedHow.OK,
     }
-    return Sent(question(text), 64, at, Reply(**values | members))
+    return Sent(Question(text), 64, at, Reply(**values | members))
 
 
 def run(*sents: Sent, start: float = 100.0, level: Level | None = None, of: Engine | None = None) -> Run:
@@ -78,9 +75,9 @@ def test_a_model_answers_a_prompt_once_with_its_first_whole_answer() -> None:
     other = run(sent("a", 150.0, output_tokens=9), start=150.0, of=engine("f"))
     answers = {each.prompt: each for each in made(again, first, other).answers}
     assert len(answers) == 2
-    assert (answers["id of a"].output_tokens, answers["id of a"].capped) == (9, False)
-    assert (answers["id of b"].output_tokens, answers["id of b"].capped) == (64, True)
-    assert answers["id of a"].at_s == pytest.approx(1e9 + 150.0)
+    assert (answers[A].output_tokens, answers[A].capped) == (9, False)
+    assert (answers[B].output_tokens, answers[B].capped) == (64, True)
+    assert answers[A].at_s == pytest.approx(1e9 + 150.0)
 
 
 def test_failures_are_kept_with_an_estimate_of_the_prompt() -> None:
@@ -120,9 +117,9 @@ def test_texts_can_be_left_out_and_features_stay() -> None:
 
 
 def test_scores_stand_at_the_answers_they_are_of() -> None:
-    data = made(run(sent("a", 1.0), sent("b", 2.0)), quality={("id of a", "m"): 0.75})
+    data = made(run(sent("a", 1.0), sent("b", 2.0)), quality={(A, "m"): 0.75})
     told = {each.prompt: (each.quality, each.quality_kind) for each in data.answers}
-    assert told == {"id of a": (0.75, "judged"), "id of b": (None, None)}
+    assert told == {A: (0.75, "judged"), B: (None, None)}
 
 
 def test_what_is_written_can_be_read_and_two_collections_joined(tmp_path: Path) -> None:
