@@ -21,8 +21,6 @@ class SimulatedEngine:
     loads models, as Ollama does; else it batches continuously, all models together. Raises ValueError if it does not hold
     its models. `down` is set while the instance is lost."""
 
-    _engine: Engine | SlotEngine
-
     def __init__(
         self,
         name: str,
@@ -43,24 +41,23 @@ class SimulatedEngine:
         self._gaps: Gaps | None = None
         #: Preemptions of the engines that were lost.
         self._lost_preemptions = 0
-        self._batching: Engine | None = None
-        self._slots: SlotEngine | None = None
-        self.restart()
+        self._engine = self._empty()
 
     def copy(self) -> SimulatedEngine:
         """One in the same state, which then goes its own way."""
         copied = copy(self)
-        if self._slots is not None:
-            copied._engine = copied._slots = self._slots.copy()
-        elif self._batching is not None:
-            copied._engine = copied._batching = self._batching.copy()
+        copied._engine = self._engine.copy()
         return copied
 
     def restart(self) -> None:
         """An empty engine: nothing runs, nothing is cached or loaded."""
         self._lost_preemptions = self.preemptions
+        self._engine = self._empty()
+        self.on_gaps(self._gaps)
+
+    def _empty(self) -> Engine | SlotEngine:
         if self._fixed_slots:
-            self._engine = self._slots = SlotEngine(
+            return SlotEngine(
                 self._profiles,
                 context_tokens=max(
                     each.context_tokens or OLLAMA_CONTEXT_TOKENS for each in self._candidates.values()
@@ -74,48 +71,43 @@ class SimulatedEngine:
                 keep_alive_s=300.0 * self.speed,
                 every_token=False,
             )
-        else:
-            contexts = [each.context_tokens for each in self._candidates.values()]
-            self._engine = self._batching = engine_of(
-                self._profiles,
-                context_tokens=None if None in contexts else max(each for each in contexts if each),
-                every_token=False,
-            )
-            self.on_gaps(self._gaps)
+        contexts = [each.context_tokens for each in self._candidates.values()]
+        return engine_of(
+            self._profiles,
+            context_tokens=None if None in contexts else max(each for each in contexts if each),
+            every_token=False,
+        )
 
     def on_gaps(self, gaps: Gaps | None) -> None:
         """Count the gaps between tokens there (an engine with slots reports none)."""
         self._gaps = gaps
-        if self._batching is not None and gaps is not None:
+        if isinstance(self._engine, Engine) and gaps is not None:
             speed = self.speed
 
             def scaled(gap_s: float, count: int) -> None:
                 gaps.add(gap_s / speed, count)
 
-            self._batching.on_gaps = gaps.add if speed == 1.0 else scaled
+            self._engine.on_gaps = gaps.add if speed == 1.0 else scaled
 
     @property
     def tells_gaps(self) -> bool:
-        return self._batching is not None
+        return not self._fixed_slots
 
     def load(self) -> tuple[int, int, float | None]:
         """Running and waiting sequences, and the share of KV memory in use (None with slots)."""
-        engine = self._batching
-        if engine is None:
-            return self._engine.running, self._engine.waiting, None
-        return engine.running, engine.waiting, engine.kv_usage
+        engine = self._engine
+        return engine.running, engine.waiting, engine.kv_usage if isinstance(engine, Engine) else None
 
     @property
     def preemptions(self) -> int:
         """Since the beginning, also before `restart`; an engine with slots has none."""
-        return self._lost_preemptions + (self._batching.preemptions_total if self._batching else 0)
+        engine = self._engine
+        return self._lost_preemptions + (engine.preemptions_total if isinstance(engine, Engine) else 0)
 
     def limit_tokens(self, model: str) -> int:
         """Prompt and output together that the engine holds for one request."""
-        if self._batching is not None:
-            return self._batching.limit_tokens
-        assert self._slots is not None  # noqa: S101 (restart made one)
-        return self._slots.slot_context_tokens(model)
+        engine = self._engine
+        return engine.limit_tokens if isinstance(engine, Engine) else engine.slot_context_tokens(model)
 
     def submit(
         self,
@@ -129,8 +121,8 @@ class SimulatedEngine:
         """Queue a request; returns the prompt tokens that the engine counts. `prefix_hashes` cover
         PREFIX_BLOCK_TOKENS tokens each. Raises QueueFull and PromptTooLong; an Ollama cuts a prompt that is
         too long, as a real one does."""
-        if self._slots is not None:
-            limit = self._slots.slot_context_tokens(model)
+        if isinstance(self._engine, SlotEngine):
+            limit = self._engine.slot_context_tokens(model)
             if prompt_tokens >= limit:
                 prompt_tokens = max(1, limit - min(output_tokens, max(1, limit // 2)))
                 prefix_hashes = ()  # the head is what is cut
@@ -165,12 +157,11 @@ class SimulatedEngine:
 
     def report(self, now: float) -> LoadReport:
         """The instance's load report at `now`, as its adapter would read it."""
-        if self._slots is not None:
-            loaded = self._slots.loaded(now * self.speed)
+        engine = self._engine
+        if isinstance(engine, SlotEngine):
+            loaded = engine.loaded(now * self.speed)
             names = frozenset(self._candidates[each.model].upstream_model for each in loaded)
             return LoadReport(loaded_models=names)
-        engine = self._batching
-        assert engine is not None  # noqa: S101 (restart made one)
         return LoadReport(
             engine.running,
             engine.waiting,

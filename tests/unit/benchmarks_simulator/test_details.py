@@ -68,11 +68,11 @@ def test_a_prompt_that_ollama_cut_finds_nothing_in_its_cache() -> None:
     ]
     fleet = open_fleet(config(ollama("a")))
     engine = fleet.engines()["a"]
-    assert engine._slots.slot_context_tokens(MODEL) < 40 * 512
+    assert engine._engine.slot_context_tokens(MODEL) < 40 * 512
     for at, each in enumerate(requests):
         engine.submit(each.id, MODEL, each.prompt_tokens, 4, hashes, 100.0 * at)
         engine.advance(100.0 * (at + 1))
-    assert engine._slots.prefix_hits_total == 0
+    assert engine._engine.prefix_hits_total == 0
 
 
 def test_a_long_idle_time_is_passed_over() -> None:
