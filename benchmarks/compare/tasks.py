@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -60,15 +60,14 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One policy at one rate (None: the workload's own) with one draw of the workload. `keep_requests` names
-    the file (.npz) that is to hold every request; `keep_load` keeps the load of instances over time. With a `scaler`
-    the fleet's pools grow and shrink."""
+    """One policy at one rate (None: the workload's own) with one draw of the workload. `requests_in` is the folder that is to
+    have every request; `keep_load` keeps the load of instances over time. With a `scaler` the fleet's pools grow and shrink."""
 
     setting: Setting
     draw: Draw
     policy: str
     rate_per_s: float | None
-    keep_requests: Path | None = None
+    requests_in: Path | None = None
     keep_load: bool = True
     scaler: ScalerChoice | None = None
 
@@ -85,6 +84,10 @@ class Task:
     @property
     def name(self) -> str:
         return f"{self.label}@{self.at}"
+
+    @property
+    def requests_file(self) -> Path | None:
+        return None if self.requests_in is None else self.requests_in / f"{self.name}.npz"
 
     @property
     def stretch(self) -> float:
@@ -114,54 +117,63 @@ class Task:
         defaults = self.setting.defaults
         return arrivals(self.requests(), fleet, policy=policy, model=defaults.model, slo=defaults.slo)
 
+    def run(self) -> dict[str, Any]:
+        fleet = self.setting.open()
+        result = simulate(
+            fleet,
+            self.arrivals(fleet, self.policy),
+            seed=self.draw.seed,
+            losses=self.losses(),
+            scaling=None if self.scaler is None else self.setting.scaling(self.scaler, fleet),
+        )
+        if self.requests_file is not None:
+            result.save(self.requests_file)
+        summary = summary_of(result)
+        if not self.keep_load:
+            summary["timeline"] = None
+        return {"name": self.name, "policy": self.label, **self.of_draw(), **summary}
+
+    def is_served_by(self, run: Mapping[str, Any]) -> bool:
+        """Whether a kept run has all that is to be kept of it."""
+        has_load = run.get("timeline") is not None or not self.keep_load
+        return has_load and (self.requests_file is None or self.requests_file.exists())
+
 
 @dataclass(frozen=True, slots=True)
 class OracleTask:
-    """The oracles of one draw at one rate; `task` is any of its runs, `requests_files` are the policies'
-    requests, by policy. `effort` is a key of `benchmarks.oracles.EFFORTS`."""
+    """The oracles of one draw at one rate, which start from the requests of all policies' `tasks`. `effort` is a key of
+    `benchmarks.oracles.EFFORTS`."""
 
-    task: Task
-    requests_files: Mapping[str, Path]
+    tasks: tuple[Task, ...]
     effort: str
 
     @property
     def name(self) -> str:
-        return f"oracle@{self.task.at}"
+        return f"oracle@{self.tasks[0].at}"
 
-    def settings(self) -> dict[str, Any]:
+    def _settings(self) -> dict[str, Any]:
         """What an answer depends on beside draw and rate: a kept one serves for the same only."""
-        return {"policies": sorted(self.requests_files), "effort": self.effort}
+        return {"policies": sorted(task.label for task in self.tasks), "effort": self.effort}
+
+    def run(self) -> dict[str, Any]:
+        task = self.tasks[0]
+        fleet = task.setting.open()
+        found = oracles(
+            fleet,
+            list(task.arrivals(fleet, None)),
+            {each.label: Result.load(each.requests_file) for each in self.tasks if each.requests_file},
+            effort=self.effort,
+            seed=task.draw.seed,
+            losses=task.losses(),
+        )
+        return {"name": self.name, **task.of_draw(), "settings": self._settings(), **found}
+
+    def is_served_by(self, run: Mapping[str, Any]) -> bool:
+        return bool(run.get("settings") == self._settings())
 
 
-def run_task(task: Task) -> dict[str, Any]:
-    fleet = task.setting.open()
-    result = simulate(
-        fleet,
-        task.arrivals(fleet, task.policy),
-        seed=task.draw.seed,
-        losses=task.losses(),
-        scaling=None if task.scaler is None else task.setting.scaling(task.scaler, fleet),
-    )
-    if task.keep_requests is not None:
-        result.save(task.keep_requests)
-    summary = summary_of(result)
-    if not task.keep_load:
-        summary["timeline"] = None
-    return {"name": task.name, "policy": task.label, **task.of_draw(), **summary}
-
-
-def run_oracles(oracle: OracleTask) -> dict[str, Any]:
-    task = oracle.task
-    fleet = task.setting.open()
-    found = oracles(
-        fleet,
-        list(task.arrivals(fleet, None)),
-        {policy: Result.load(path) for policy, path in oracle.requests_files.items()},
-        effort=oracle.effort,
-        seed=task.draw.seed,
-        losses=task.losses(),
-    )
-    return {"name": oracle.name, **task.of_draw(), "settings": oracle.settings(), **found}
+def run_task(task: Task | OracleTask) -> dict[str, Any]:
+    return task.run()
 
 
 #: Runs `function` over items somewhere and yields (index, result) as they are done.
@@ -190,31 +202,20 @@ class Plan:
 
     def oracle_tasks(self, folder: Path) -> list[OracleTask]:
         """The oracles: one for each rate and each of the first `oracle_draws` draws."""
-        asked_for = {draw.seed for draw in self.draws.each[: self.oracle_draws]}
-        return [
-            OracleTask(
-                cell[0],
-                {task.label: task.keep_requests for task in cell if task.keep_requests is not None},
-                self.oracle_effort,
-            )
-            for cell in self._cells(folder)
-            if cell[0].draw.seed in asked_for
-        ]
+        first = {draw.seed for draw in self.draws.each[: self.oracle_draws]}
+        cells = (cell for cell in self._cells(folder) if cell[0].draw.seed in first)
+        return [OracleTask(cell, self.oracle_effort) for cell in cells]
 
-    def _cells(self, folder: Path) -> Iterator[list[Task]]:
+    def _cells(self, folder: Path) -> Iterator[tuple[Task, ...]]:
         """All policies' tasks, by rate and draw."""
         for rate in self.rates or (None,):
             for place, draw in enumerate(self.draws.each):
-                kept = self.keep_requests or place < self.oracle_draws
-                tasks = [
-                    Task(self.setting, draw, policy, rate, keep_load=place == 0, scaler=scaler)
+                kept_in = folder if self.keep_requests or place < self.oracle_draws else None
+                yield tuple(
+                    Task(self.setting, draw, policy, rate, kept_in, place == 0, scaler)
                     for policy in self.policies
                     for scaler in self.scalers
-                ]
-                yield [
-                    replace(task, keep_requests=folder / f"{task.name}.npz") if kept else task
-                    for task in tasks
-                ]
+                )
 
 
 def run_all(
@@ -222,38 +223,25 @@ def run_all(
 ) -> Iterator[dict[str, Any]]:
     """The runs, kept ones first, then each as it is done; oracles follow when all policies of their draw and
     rate are there (they start from the best of their schedules)."""
-    tasks, oracles = plan.tasks(folder.path), plan.oracle_tasks(folder.path)
-    everything: list[Task | OracleTask] = [*tasks, *oracles]
+    stages: tuple[Sequence[Task | OracleTask], ...] = plan.tasks(folder.path), plan.oracle_tasks(folder.path)
     kept = {
         each.name: run
-        for each in everything
-        if (run := folder.load(each.name)) is not None and _serves(run, each)
+        for each in chain(*stages)
+        if (run := folder.load(each.name)) is not None
+        and (run.get("name"), run.get("program")) == (each.name, program())
+        and each.is_served_by(run)
     }
-    done, total = len(kept), len(everything)
+    done, total = len(kept), sum(map(len, stages))
     on_progress("", done, total)
     yield from kept.values()
-    work: tuple[tuple[Callable[[Any], Any], Sequence[Task | OracleTask]], ...] = (
-        (run_task, tasks),
-        (run_oracles, oracles),
-    )
-    for function, wanted in work:
+    for wanted in stages:
         missing = [each for each in wanted if each.name not in kept]
-        for index, run in runner(function, missing):
+        for index, run in runner(run_task, missing):
             run["program"] = program()
             folder.save(missing[index].name, run)
             done += 1
             on_progress(missing[index].name, done, total)
             yield run
-
-
-def _serves(run: Mapping[str, Any], wanted: Task | OracleTask) -> bool:
-    """Whether a kept run is what is wanted, of the same program, with all that is to be kept of it."""
-    if run.get("name") != wanted.name or run.get("program") != program():
-        return False
-    if isinstance(wanted, OracleTask):
-        return bool(run.get("settings") == wanted.settings())
-    has_load = run.get("timeline") is not None or not wanted.keep_load
-    return has_load and (wanted.keep_requests is None or wanted.keep_requests.exists())
 
 
 def settings_of(plan: Plan) -> dict[str, Any]:
