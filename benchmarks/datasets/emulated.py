@@ -22,7 +22,6 @@ from benchmarks.simulator import Simulation, arrivals, open_fleet
 from benchmarks.workloads.format import WorkloadRequest
 from benchmarks.workloads.sources.generators import Lengths, Process, conversations, generate
 from policies.placement.engine_rate import requests_per_s
-from predictors.online.predictor import OnlinePredictor
 from predictors.training.dataset import Attempt, Dataset, Run, State
 from router.config import FleetConfig
 from router.core.profile import EngineProfile
@@ -151,12 +150,8 @@ def _play(world: World, random: Random) -> tuple[Recorder, list[Run]]:
         _config(world), {each.name: true_engine(random, each) for each in world.engines.values()}
     )
     played = [_run(random, world, instance, engine) for instance, engine in world.engines.items()]
-    # Without trained models: the data that they are made of must not depend on those that are shipped.
-    predictor = OnlinePredictor()
-    recorder = Recorder(
-        predictor, {instance: run.id for instance, run in zip(world.engines, played, strict=True)}
-    )
-    simulation = Simulation(fleet, seed=random.randrange(2**31), predictor=predictor)
+    recorder = Recorder({instance: run.id for instance, run in zip(world.engines, played, strict=True)})
+    simulation = Simulation(fleet, seed=random.randrange(2**31), predictor=recorder)
     simulation.run(arrivals(_traffic(world, random.randrange(2**31)), fleet, policy=world.policy))
     return recorder, played
 

@@ -1,10 +1,10 @@
-"""What a gateway knows of its attempts, written down at the calls that teach its predictor."""
+"""What a gateway knows of its attempts, written down where its predictor learns from them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, ParamSpec
+from typing import Any
 
 from predictors.online.predictor import OnlinePredictor
 from predictors.training.dataset import Attempt, State
@@ -12,29 +12,19 @@ from router.core.interfaces import SentAttempt
 from router.core.state import Instance
 from router.core.types import EndedHow
 
-P = ParamSpec("P")
 
+class Recorder(OnlinePredictor):
+    """Keeps every attempt and report that it observes. `runs` gives the id of each instance's run. It has no trained models: the
+    data that they are made of must not depend on those that are shipped."""
 
-class Recorder:
-    """Keeps every attempt and report that `predictor` observes from now on. `runs` gives the id of each instance's run."""
-
-    def __init__(self, predictor: OnlinePredictor, runs: Mapping[str, str]) -> None:
+    def __init__(self, runs: Mapping[str, str]) -> None:
+        super().__init__()
         self.attempts: list[Attempt] = []
         self.states: list[State] = []
-        self._cached_tokens = predictor.cached_tokens
         self._runs = runs
         self._open: dict[SentAttempt, int] = {}
-        notes: dict[str, Callable[..., None]] = {
-            "observe_dispatch": self._dispatch,
-            "observe_ttft": self._ttft,
-            "observe_end": self._end,
-            "observe_loss": self._loss,
-            "observe_report": self._report,
-        }
-        for name, note in notes.items():
-            setattr(predictor, name, _after(note, getattr(predictor, name)))
 
-    def _dispatch(self, attempt: SentAttempt, now: float) -> None:
+    def observe_dispatch(self, attempt: SentAttempt, now: float) -> None:
         request, instance = attempt.request, attempt.instance.name
         self._open[attempt] = len(self.attempts)
         self.attempts.append(
@@ -44,41 +34,49 @@ class Recorder:
                 now,
                 request.prompt_tokens,
                 max_tokens=request.max_tokens,
-                cached_tokens=int(self._cached_tokens(request, instance)),
+                cached_tokens=int(self.cached_tokens(request, instance)),
                 session=request.session,
             )
         )
+        super().observe_dispatch(attempt, now)
 
-    def _ttft(self, attempt: SentAttempt, _: float, now: float) -> None:
+    def observe_ttft(self, attempt: SentAttempt, engine_ttft_s: float, now: float) -> None:
         self._change(self._open[attempt], first_token_s=now)
+        super().observe_ttft(attempt, engine_ttft_s, now)
 
-    def _end(self, attempt: SentAttempt, *what: Any) -> None:
-        output_tokens, _, prompt_tokens, _, now = what
-        index = self._open.pop(attempt)
+    def observe_end(
+        self,
+        attempt: SentAttempt,
+        output_tokens: int,
+        max_tokens: int | None,
+        prompt_tokens: int | None,
+        tpot_s: float | None,
+        now: float,
+    ) -> None:
         counted = {} if prompt_tokens is None else {"prompt_tokens": prompt_tokens}  # by the engine
-        self._change(index, ended_s=now, output_tokens=output_tokens, **counted)
+        self._change(self._open.pop(attempt), ended_s=now, output_tokens=output_tokens, **counted)
+        super().observe_end(attempt, output_tokens, max_tokens, prompt_tokens, tpot_s, now)
 
-    def _loss(self, attempt: SentAttempt, *what: Any) -> None:
-        _, decoding, tokens, _, now = what
-        index = self._open.pop(attempt)
+    def observe_loss(
+        self,
+        attempt: SentAttempt,
+        waited_s: float,
+        decoding: bool,
+        output_tokens: int,
+        tpot_s: float | None,
+        now: float,
+    ) -> None:
         how = EndedHow.CANCELLED.value
-        self._change(index, ended_s=now, output_tokens=tokens if decoding else None, ended_how=how)
+        seen_tokens = output_tokens if decoding else None
+        self._change(self._open.pop(attempt), ended_s=now, output_tokens=seen_tokens, ended_how=how)
+        super().observe_loss(attempt, waited_s, decoding, output_tokens, tpot_s, now)
 
-    def _change(self, index: int, **facts: Any) -> None:
-        self.attempts[index] = replace(self.attempts[index], **facts)
-
-    def _report(self, instance: Instance, now: float) -> None:
+    def observe_report(self, instance: Instance, now: float) -> None:
         report = instance.report
         self.states.append(
             State(self._runs[instance.name], now, report.running, report.waiting, report.kv_usage)
         )
+        super().observe_report(instance, now)
 
-
-def _after(note: Callable[..., None], teach: Callable[P, None]) -> Callable[P, None]:
-    """`teach`, once the same is noted."""
-
-    def observe(*what: P.args, **more: P.kwargs) -> None:
-        note(*what, **more)
-        teach(*what, **more)
-
-    return observe
+    def _change(self, index: int, **facts: Any) -> None:
+        self.attempts[index] = replace(self.attempts[index], **facts)
