@@ -101,7 +101,7 @@ def from_scenario(
     """The draws of a scenario, kept in `OUT/workloads`: built anew for each seed (prompts, routing parameters,
     generators), and a recorded trace resampled too."""
     draws: list[Draw] = []
-    first: tuple[Header, Description] | None = None
+    described: list[tuple[Header, Description]] = []
     for seed in seeds:
         try:
             header, requests = scenario.requests(seed, environment)
@@ -111,11 +111,9 @@ def from_scenario(
             description = _checked(requests, fleet, defaults)
         except WorkloadError as error:
             raise WorkloadError(f"scenario {scenario.name}: {error}") from None
-        first = first or (header, description)
+        described.append((header, description))
         draws.append(kept(out, seed, header, requests, resampled=recorded and seed != 0))
-    if first is None:
-        raise ValueError("no seeds")
-    header, description = first
+    header, description = described[0]
     made_of = {**scenario.made_of(), "files": header.details.get("files")}
     return Draws(header, description.as_dict(), tuple(draws), made_of)
 

@@ -30,18 +30,6 @@ class Arrival(NamedTuple):
     prefix_hashes: tuple[int, ...]
 
 
-class _Same(dict[str, int]):
-    """One length whatever the model."""
-
-    __slots__ = ("tokens",)
-
-    def __init__(self, tokens: int) -> None:
-        self.tokens = tokens
-
-    def __missing__(self, model: str) -> int:
-        return self.tokens
-
-
 def arrivals(
     requests: Iterable[WorkloadRequest],
     fleet: Fleet,
@@ -54,6 +42,7 @@ def arrivals(
     of them ask for. `policy` replaces theirs, `slo` (ms) is for those that have none. Raises WorkloadError
     naming the request for what the fleet refuses or the simulator cannot know."""
     rules = fleet.rules
+    models = [each.name for each in fleet.config.models]
     merged: dict[str, RoutingParams] = {}  # by what a request says: most workloads repeat a few parameters
     for each in requests:
         said = repr(each.routing)
@@ -82,10 +71,8 @@ def arrivals(
         lengths = each.output_tokens
         if lengths is None:
             raise WorkloadError(f"request {each.id}: no output_tokens, and the simulator needs true lengths")
-        if (lengths if isinstance(lengths, int) else min(lengths.values(), default=1)) < 1:
-            raise WorkloadError(f"request {each.id}: output_tokens must be at least 1")
         if isinstance(lengths, int):
-            lengths = _Same(lengths)
+            lengths = dict.fromkeys(models, lengths)
         else:
             for name in (*request.models, *request.fallbacks):
                 if name not in lengths:

@@ -41,7 +41,7 @@ class Fleet:
         return scheduler
 
     def engines(self) -> dict[str, SimulatedEngine]:
-        """An empty engine for each instance, by name. Raises ValueError for one that does not hold its models."""
+        """An empty engine for each instance, by name. Raises WorkloadError for one that does not hold its models."""
         found = {}
         for name in self.names:
             instance = self.instance(name)
@@ -50,7 +50,7 @@ class Fleet:
                     name, instance.fixed_slots, instance.candidates, instance.profiles, instance.speed
                 )
             except ValueError as error:
-                raise ValueError(f"instance {name}: {error}") from None
+                raise WorkloadError(f"instance {name}: {error}") from None
         return found
 
     @property
@@ -94,10 +94,7 @@ def open_fleet(
         time_factor = speeds.pop() if len(speeds) == 1 else 1.0
     rules = Rules.of(config, tuple(policies.POLICIES))
     fleet = Fleet(config, rules, found, time_factor, places)
-    try:
-        fleet.engines()
-    except ValueError as error:
-        raise WorkloadError(str(error)) from None
+    fleet.engines()
     return fleet
 
 

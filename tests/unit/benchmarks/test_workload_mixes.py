@@ -94,8 +94,3 @@ def test_day_cycle_is_low_at_its_ends_and_high_in_the_middle() -> None:
     high = sum(400 <= at_s < 600 for at_s in times)
     assert len(times) == pytest.approx(10_000, rel=0.05)
     assert high > 4 * low
-
-
-def test_an_unknown_process_is_refused() -> None:
-    with pytest.raises(WorkloadError, match="unknown arrival process"):
-        Process("weekly", 1.0)

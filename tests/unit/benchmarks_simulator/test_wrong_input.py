@@ -97,4 +97,4 @@ def test_wishes_are_read_as_the_gateway_reads_them() -> None:
     assert len(request.prefix) == 32
     assert first.prefix_hashes == tuple(range(40))
     assert (second.request.slo.e2e_s, second.request.hard) == (9.0, False)
-    assert (first.output_tokens[MODEL], second.output_tokens["any model"]) == (8, 8)
+    assert first.output_tokens == second.output_tokens == {MODEL: 8}
