@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import os
 import sys
 import time
@@ -22,7 +21,6 @@ from benchmarks.collect.results import AnswerKey, first_answers, summary, to_dat
 from benchmarks.judging.judge import Judge, Verdicts
 from benchmarks.replay.client import check_url, key_from
 from benchmarks.replay.command import run_until_interrupted
-from benchmarks.replay.pace import until_stopped
 from benchmarks.terminal import INTERRUPTED, aligned, print_json, progress_bar
 from benchmarks.workloads.format import WorkloadError
 from predictors.training import dataset
@@ -106,8 +104,9 @@ def run(args: argparse.Namespace) -> int:
         *(Level(concurrency=each) for each in args.concurrency),
     )
     started_at_s = time.time()
-    collection, verdicts = run_until_interrupted(
-        lambda stop: _collect(args, fleet, questions, levels, judge, stop)
+    collection, verdicts = Collection(), Verdicts[AnswerKey]()
+    collection.finished = run_until_interrupted(
+        _collect(args, fleet, questions, levels, judge, collection, verdicts)
     )
     about = {
         "licence": licence,
@@ -160,8 +159,9 @@ async def _collect(
     questions: Sequence[Question],
     levels: Sequence[Level],
     judge: Judge | None,
-    stop: asyncio.Event,
-) -> tuple[Collection, Verdicts[AnswerKey]]:
+    collection: Collection,
+    verdicts: Verdicts[AnswerKey],
+) -> None:
     settings = Settings(
         args.requests, args.max_tokens, args.timeout_s, args.report_s, args.seed, args.emulate_lengths
     )
@@ -179,18 +179,13 @@ async def _collect(
             bar.update(task, description="judging", completed=done, total=total, note="")
 
         async with open_engines(fleet, os.environ) as engines:
-            collection = await collect(
-                engines, levels, questions, settings, stop=stop, show=show, on_progress=update
-            )
-        verdicts = Verdicts[AnswerKey]()
-        if judge is not None and collection.finished:
+            await collect(engines, levels, questions, settings, collection, show=show, on_progress=update)
+        if judge is not None:
             answers = {
                 key: (sent.question.prompt, sent.reply.text)
                 for key, (_, sent) in first_answers(collection).items()
             }
-            judging = judge.score(answers, verdicts, judged)
-            collection.finished = await until_stopped(stop, judging)
-    return collection, verdicts
+            await judge.score(answers, verdicts, judged)
 
 
 def _print_summary(

@@ -18,7 +18,6 @@ from random import Random
 from benchmarks.collect.clients import Reply
 from benchmarks.collect.engines import Engine
 from benchmarks.collect.prompts import Question
-from benchmarks.replay.pace import until_stopped
 from benchmarks.workloads.sources.generators import poisson
 from router.core.errors import UpstreamError
 from router.core.types import Candidate, EndedHow, LoadReport
@@ -105,17 +104,16 @@ async def collect(
     levels: Sequence[Level],
     questions: Sequence[Question],
     settings: Settings,
+    collection: Collection,
     *,
-    stop: asyncio.Event,
     show: Callable[[str], None],
     on_progress: Callable[[Progress], None],
-) -> Collection:
-    """Do all of it, or as much as is done when `stop` is set. `show` gets one line about each engine that does not answer."""
+) -> None:
+    """Do all of it, into `collection`. `show` gets one line about each engine that does not answer."""
     order = list(questions)
     Random(settings.seed).shuffle(order)
-    driver = _Driver(levels, order, settings, show, on_progress)
-    driver.collection.finished = await until_stopped(stop, driver.all(engines))
-    return driver.collection
+    await _Driver(levels, order, settings, collection, show, on_progress).all(engines)
+    collection.finished = True
 
 
 @dataclass(slots=True)
@@ -123,9 +121,9 @@ class _Driver:
     levels: Sequence[Level]
     questions: Sequence[Question]
     settings: Settings
+    collection: Collection
     show: Callable[[str], None]
     on_progress: Callable[[Progress], None]
-    collection: Collection = field(default_factory=Collection)
     progress: Progress = field(default_factory=lambda: Progress(0))
 
     async def all(self, engines: Sequence[Engine]) -> None:

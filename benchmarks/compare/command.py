@@ -11,7 +11,6 @@ import argparse
 import os
 import shlex
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -100,15 +99,15 @@ def _live(args: argparse.Namespace) -> tuple[dict[str, Any], bool]:
         "command": _command(),
     }
 
-    def reported(runs: Sequence[dict[str, Any]], finished: bool) -> dict[str, Any]:
-        return report(runs, about=about | {"warning": lag_warning(runs)}, complete=finished)
+    results: list[dict[str, Any]] = []
 
-    results, finished = run_until_interrupted(
-        lambda stop: live.run_all(
-            comparison, folder, stop, lambda so_far: _write_json(args.out, reported(so_far, False))
-        )
+    def reported(finished: bool) -> dict[str, Any]:
+        return report(results, about=about | {"warning": lag_warning(results)}, complete=finished)
+
+    finished = run_until_interrupted(
+        live.run_all(comparison, folder, results, lambda: _write_json(args.out, reported(False)))
     )
-    final = reported(results, finished)
+    final = reported(finished)
     _write(args.out, final)
     return final, finished
 

@@ -64,12 +64,10 @@ class LiveComparison:
 async def run_all(
     comparison: LiveComparison,
     folder: RunFolder,
-    stop: asyncio.Event,
-    on_result: Callable[[Sequence[dict[str, Any]]], None],
-) -> tuple[list[dict[str, Any]], bool]:
-    """Do the runs that are not there yet; `on_result` gets the summaries of all so far after each run. Returns those of all that
-    are there, and whether that is all of them."""
-    results: list[dict[str, Any]] = []
+    results: list[dict[str, Any]],
+    on_result: Callable[[], None],
+) -> None:
+    """Do the runs that are not there yet; `results` get the summaries of all, and `on_result` is called after each run."""
     speed = comparison.target.speed
     warm = False
     timeout = aiohttp.ClientTimeout(total=30)
@@ -82,47 +80,42 @@ async def run_all(
                 continue
             if not warm:
                 await gateway.check()
-                await _warm_up(comparison, one, stop)
+                await _warm_up(comparison, one)
                 warm = True
             await _probe(comparison, one)
             if not await gateway.until_idle(settle_s=comparison.settle_s, limit_s=_IDLE_LIMIT_S):
                 raise WorkloadError(f"the server is still busy after {_IDLE_LIMIT_S:g} s of waiting")
             what = f"{one.name} ({number} of {len(comparison.runs)})"
-            started_at, rows = time.time(), []
-            if not await _one_run(comparison, one, folder.salt, what, stop, rows):
-                return results, False
+            started_at = time.time()
+            rows = await _one_run(comparison, one, folder.salt, what)
             # Rows are recorded shortly after their answers have ended.
             await asyncio.sleep(comparison.settle_s)
             await gateway.look_up(rows, ratings=await gateway.until_judged(_IDLE_LIMIT_S))
             folder.save(one.name, {**asdict(one), "started_at": started_at, "rows": rows})
             results.append(one.summary(started_at, rows, speed))
-            on_result(results)
-    return results, len(results) == len(comparison.runs)
+            on_result()
 
 
-async def _one_run(
-    comparison: LiveComparison, one: Run, salt: str, what: str, stop: asyncio.Event, rows: list[Row]
-) -> bool:
-    """One policy at one rate, into `rows`; False if it was interrupted."""
+async def _one_run(comparison: LiveComparison, one: Run, salt: str, what: str) -> list[Row]:
+    """One policy at one rate."""
     target = replace(comparison.target, policy=one.policy, salt=f"{salt}/{one.name}")
+    rows: list[Row] = []
     with replay_progress(len(comparison.requests), what) as on_progress:
-        finished = await pace.replay(
+        await pace.replay(
             comparison.requests_of(one),
             target,
             max_in_flight=comparison.max_in_flight,
             on_row=rows.append,
             on_progress=on_progress,
-            stop=stop,
         )
-    rows.sort(key=lambda row: row.scheduled_s)
-    return finished
+    return sorted(rows, key=lambda row: row.scheduled_s)
 
 
-async def _warm_up(comparison: LiveComparison, one: Run, stop: asyncio.Event) -> None:
+async def _warm_up(comparison: LiveComparison, one: Run) -> None:
     """The first requests, sent under the first policy and forgotten: connections open, estimates settle."""
     first = islice(comparison.requests_of(one), comparison.warmup)
     target = replace(comparison.target, policy=one.policy, salt="warm-up")
-    await pace.replay(first, target, max_in_flight=comparison.max_in_flight, on_row=lambda _: None, stop=stop)
+    await pace.replay(first, target, max_in_flight=comparison.max_in_flight, on_row=lambda _: None)
 
 
 async def _probe(comparison: LiveComparison, one: Run) -> None:

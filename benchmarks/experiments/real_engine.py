@@ -7,7 +7,6 @@ it may have to compile, load or fill a cache.
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -92,10 +91,8 @@ class _Engine:
         """Send the requests; the answers to the `wanted` ones (None: to all). KeyboardInterrupt if it was interrupted,
         WorkloadError for a request without an answer."""
         rows: dict[str, Row] = {}
-        finished, reports = run_until_interrupted(
-            lambda stop: self._send(requests, max_in_flight, rows, stop)
-        )
-        if not finished:
+        reports: list[State] = []
+        if not run_until_interrupted(self._send(requests, max_in_flight, rows, reports)):
             raise KeyboardInterrupt
         names = [each.id for each in requests] if wanted is None else wanted
         found = [rows[name] for name in names]
@@ -119,17 +116,16 @@ class _Engine:
         requests: Sequence[WorkloadRequest],
         max_in_flight: int | None,
         rows: dict[str, Row],
-        stop: asyncio.Event,
-    ) -> tuple[bool, list[State]]:
+        reports: list[State],
+    ) -> None:
         async with watched(self._target, perf_counter(), _LOOK_S) as states:
-            finished = await replay(
+            await replay(
                 requests,
                 self._target,
                 max_in_flight=max_in_flight,
                 on_row=lambda row: rows.__setitem__(row.id, row),
-                stop=stop,
             )
-        return finished, [
+        reports += [
             State("", each.t_s, kv_usage=each.kv_usage) for each in states if each.kv_usage is not None
         ]
 

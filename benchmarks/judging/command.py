@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import math
 import os
 from collections import defaultdict
@@ -19,7 +18,6 @@ from benchmarks.judging.answers import Answered, pairs, read_answers
 from benchmarks.judging.judge import Judge, Verdicts
 from benchmarks.replay.client import check_url, key_from
 from benchmarks.replay.command import run_until_interrupted
-from benchmarks.replay.pace import until_stopped
 from benchmarks.terminal import INTERRUPTED, aligned, print_json, progress_bar
 from benchmarks.workloads.format import WorkloadError, writing
 
@@ -69,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
         with writing(args.out), args.out.open("ab"):
             pass
     verdicts: Verdicts[Any] = Verdicts()
-    finished = run_until_interrupted(lambda stop: _judge(judge, answers, verdicts, stop, args.pairwise))
+    finished = run_until_interrupted(_judge(judge, answers, verdicts, args.pairwise))
     if args.pairwise:
         figures = pair_agreement(pairs(answers), verdicts.found)
     else:
@@ -82,10 +80,8 @@ def run(args: argparse.Namespace) -> int:
     return 0 if verdicts.found and not verdicts.unasked else NOTHING_JUDGED
 
 
-async def _judge(
-    judge: Judge, answers: Sequence[Answered], verdicts: Verdicts[Any], stop: asyncio.Event, pairwise: bool
-) -> bool:
-    """Ask about all; False if it was interrupted."""
+async def _judge(judge: Judge, answers: Sequence[Answered], verdicts: Verdicts[Any], pairwise: bool) -> None:
+    """Ask about all."""
     with progress_bar() as bar:
         task = bar.add_task("judging", total=None)
 
@@ -97,9 +93,10 @@ async def _judge(
                 key: (first.prompt, first.answer, second.answer)
                 for key, (first, second) in pairs(answers).items()
             }
-            return await until_stopped(stop, judge.compare(compared, verdicts, show))
-        scored = {each.key: (each.prompt, each.answer) for each in answers}
-        return await until_stopped(stop, judge.score(scored, verdicts, show))
+            await judge.compare(compared, verdicts, show)
+        else:
+            scored = {each.key: (each.prompt, each.answer) for each in answers}
+            await judge.score(scored, verdicts, show)
 
 
 def _means(found: Mapping[Any, float], pairwise: bool) -> dict[str, tuple[float, int]]:

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import orjson
 import uvloop
@@ -30,7 +30,6 @@ from benchmarks.workloads.mixes import parse_slo
 from router.config.fields import Count, Positive
 
 RESULTS_KEY = "headway_results"
-Result = TypeVar("Result")
 
 ERRORS = (WorkloadError,)
 
@@ -143,13 +142,8 @@ def _replay(args: argparse.Namespace, target: Target) -> tuple[list[Row], bool]:
 
         on_progress = stack.enter_context(replay_progress(len(requests), "replaying"))
         finished = run_until_interrupted(
-            lambda stop: pace.replay(
-                requests,
-                target,
-                max_in_flight=args.max_in_flight,
-                on_row=keep,
-                on_progress=on_progress,
-                stop=stop,
+            pace.replay(
+                requests, target, max_in_flight=args.max_in_flight, on_row=keep, on_progress=on_progress
             )
         )
     return rows, finished
@@ -169,19 +163,22 @@ def replay_progress(total: int | None, what: str) -> Iterator[Callable[[pace.Pro
         yield (lambda _: None) if bar.disable else update
 
 
-def run_until_interrupted(main: Callable[[asyncio.Event], Coroutine[Any, Any, Result]]) -> Result:
-    """Run `main(stop)` on an event loop of its own; Ctrl-C or SIGTERM sets `stop`."""
+def run_until_interrupted(work: Coroutine[Any, Any, None]) -> bool:
+    """Do the work on an event loop of its own. Whether it came to its end: Ctrl-C or SIGTERM cancels it."""
 
-    async def supervised() -> Result:
-        stop = asyncio.Event()
-        loop = asyncio.get_running_loop()
+    async def supervised() -> bool:
+        loop, task = asyncio.get_running_loop(), asyncio.ensure_future(work)
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, stop.set)
+            loop.add_signal_handler(number, lambda: task.cancelling() or task.cancel())
         try:
-            return await main(stop)
+            await asyncio.wait([task])
         finally:
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.remove_signal_handler(number)
+        if task.cancelled():
+            return False
+        task.result()  # raises what the work raised
+        return True
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(supervised())

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 from benchmarks.replay.client import Target, body_of, send, slo_of, wire_for
 from benchmarks.replay.row import Row
@@ -37,30 +36,13 @@ async def replay(
     max_in_flight: int | None = None,
     on_row: Callable[[Row], None],
     on_progress: Callable[[Progress], None] = lambda _: None,
-    stop: asyncio.Event | None = None,
-) -> bool:
+) -> None:
     """Send `requests` (sorted by arrival) to `target`; `on_row` gets each one that has ended. With `max_in_flight`, a
-    request that finds all places taken waits for one and is recorded as sent late. Setting `stop` drops what is in flight
-    and ends the run. Returns whether it came to its end."""
+    request that finds all places taken waits for one and is recorded as sent late. One that is cancelled drops what is in
+    flight."""
     async with wire_for(target) as wire:
         pacer = Pacer(wire, target, on_row, on_progress, max_in_flight)
-        running = pacer.run(requests, time.perf_counter() + LEAD_S)
-        return await until_stopped(stop or asyncio.Event(), running)
-
-
-async def until_stopped(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
-    """Do the work, or drop it when `stop` is set; whether it came to its end."""
-    working = asyncio.create_task(work, name="work")
-    stopped = asyncio.create_task(stop.wait(), name="stop")
-    try:
-        await asyncio.wait({working, stopped}, return_when=asyncio.FIRST_COMPLETED)
-        if finished := working.done():
-            working.result()
-        return finished
-    finally:
-        working.cancel()
-        stopped.cancel()
-        await asyncio.gather(working, stopped, return_exceptions=True)
+        await pacer.run(requests, time.perf_counter() + LEAD_S)
 
 
 @dataclass(slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -37,20 +38,15 @@ async def collected(
     questions: Sequence[Question] = QUESTIONS,
     on_progress: Callable[[Progress], None] = lambda _: None,
     show: Callable[[str], None] = lambda _: None,
-    stop: asyncio.Event | None = None,
+    collection: Collection | None = None,
     settings: Settings | None = None,
     **values: Any,
 ) -> Collection:
+    found = collection or Collection()
+    asked = settings or with_settings(**values)
     async with open_engines(config, {}) as opened:
-        return await collect(
-            opened,
-            levels,
-            questions,
-            settings or with_settings(**values),
-            stop=stop or asyncio.Event(),
-            show=show,
-            on_progress=on_progress,
-        )
+        await collect(opened, levels, questions, asked, found, show=show, on_progress=on_progress)
+    return found
 
 
 def asked(collection: Collection, instance: str, model: str) -> list[list[str]]:
@@ -193,16 +189,20 @@ async def test_an_engine_that_dies_on_the_way_is_left_out_by_name(engines: Engin
 
 
 async def test_a_stop_keeps_what_was_collected(engines: Engines) -> None:
-    stop = asyncio.Event()
+    found = Collection()
     config = fleet(engines.vllm("a", speed=1.0))
-    found = await collected(
-        config,
-        [Level(rate_per_s=50.0), Level(rate_per_s=1.0)],
-        stop=stop,
-        requests=12,
-        max_tokens=400,
-        on_progress=lambda now: stop.set() if now.ended == 3 else None,
+    collecting = asyncio.ensure_future(
+        collected(
+            config,
+            [Level(rate_per_s=50.0), Level(rate_per_s=1.0)],
+            collection=found,
+            requests=12,
+            max_tokens=400,
+            on_progress=lambda now: collecting.cancel() if now.ended == 3 else None,
+        )
     )
+    with suppress(asyncio.CancelledError):
+        await collecting
     assert not found.finished
     (run,) = found.runs
     ends = [each.reply.ended_how for each in run.sent]
