@@ -85,7 +85,6 @@ def compare(args: argparse.Namespace) -> tuple[dict[str, Any], bool]:
         "workload": {"header": drawn.header.as_dict(), "described": dict(drawn.described)},
         "scenario": scenario.name + (" (small)" if args.small else "") if scenario else None,
         "fleet": _fleet_rows(fleet),
-        "seeds": len(seeds),
     }
     return {"runs": runs, "oracles": oracles, "about": about}, finished
 
