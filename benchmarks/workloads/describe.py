@@ -206,7 +206,8 @@ def _spark(side: str, values: Sequence[int]) -> str:
 
 
 def plot(path: Path, header: Header, description: Description) -> None:
-    """Arrivals over time and lengths as one figure; the format follows the file's ending (.png, .svg, .pdf)."""
+    """Arrivals over time and lengths as one figure; the format follows the file's ending (.png, .svg, .pdf).
+    Needs the extra `bench`."""
     from matplotlib.figure import Figure
 
     if path.suffix.lower() not in (".png", ".svg", ".pdf"):
