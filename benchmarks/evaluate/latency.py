@@ -9,8 +9,9 @@ request that was given up before its first token counts as longer than it was wa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from operator import attrgetter
 
 import numpy as np
 
@@ -18,7 +19,6 @@ from benchmarks.evaluate.figures import Curve, Evaluation, Figure
 from benchmarks.evaluate.latency_baselines import LINEAR, TREES, Baseline, fit_linear, fit_trees
 from benchmarks.evaluate.times import (
     LEAST,
-    TIMES,
     blocks_of,
     check_apart,
     figure,
@@ -26,6 +26,7 @@ from benchmarks.evaluate.times import (
     known_times,
     relative_errors,
 )
+from benchmarks.workloads.published import grouped
 from predictors.kernels.levels import P50, TAUS
 from predictors.learned.artifact import Artifact
 from predictors.learned.latency import TARGET_FEATURES, LatencyModel
@@ -39,68 +40,39 @@ _COVERED = (0.5, 0.9, 0.95)
 _IN_FLIGHT = TARGET_FEATURES.index("in_flight")
 
 
-@dataclass(frozen=True, slots=True)
-class Judged:
-    """Requests of the test part: `source` and `level` of each, its `block`, how many were `in_flight`, log seconds
-    `actual` (N, 2), `longer_than` (N,) of those given up, and by name what was `predicted` (N, 2, 5)."""
-
-    source: np.ndarray
-    level: np.ndarray
-    block: np.ndarray
-    in_flight: np.ndarray
-    actual: np.ndarray
-    longer_than: np.ndarray
-    predicted: dict[str, np.ndarray]
-
-    def take(self, rows: np.ndarray) -> Judged:
-        names = ("source", "level", "block", "in_flight", "actual", "longer_than")
-        predicted = {name: predicted[rows] for name, predicted in self.predicted.items()}
-        return Judged(**{name: getattr(self, name)[rows] for name in names}, predicted=predicted)
-
-
 def evaluate(artifact: Artifact, test: Dataset, train: Dataset | None, *, seed: int = 1) -> Evaluation:
     """All figures on `test`; `train` (what the artifact was trained on) is what baselines are fitted to, None for
     none. Raises DatasetError if an attempt is in both, or if `test` has too few first tokens."""
     check_apart(test, train)
-    found = list(episodes(test, LatencyModel.load(artifact)))
     known = [] if train is None else list(episodes(train))
     fits = {TREES: fit_trees, LINEAR: fit_linear} if known else {}
-    judged = _judge(found, {name: fit(known, seed) for name, fit in fits.items()})
-    if np.isfinite(judged.actual[:, 0]).sum() < LEAST:
+    baselines = {name: fit(known, seed) for name, fit in fits.items()}
+    found = [_named(each, baselines) for each in episodes(test, LatencyModel.load(artifact))]
+    if sum(np.isfinite(each.actual[:, 0]).sum() for each in found) < LEAST:
         raise DatasetError(f"fewer than {LEAST} first tokens to judge latency by")
     figures: list[Figure] = []
-    for part, rows in _parts(judged):
-        figures += _figures(part, judged.take(rows), seed)
-    return Evaluation("latency", tuple(figures), tuple(_curves(judged)), _notes(judged))
+    curves: list[Curve] = []
+    for source, of_source in sorted(grouped(found, attrgetter("run.source")).items()):
+        figures += _figures(source, of_source, seed)
+        levels = grouped(of_source, lambda each: each.run.level or "")
+        for level in sorted(levels, key=_in_order) if len(levels) > 1 else ():
+            figures += _figures(f"{source}, level {level}", levels[level], seed)
+        curves += _curves(source, of_source)
+    return Evaluation("latency", tuple(figures), tuple(curves), _notes(found))
 
 
-def _judge(found: Sequence[Episode], baselines: dict[str, Baseline]) -> Judged:
-    def joined(of: Callable[[Episode], np.ndarray]) -> np.ndarray:
-        return np.concatenate([of(each) for each in found])
-
-    def named(of: Callable[[Episode], str]) -> np.ndarray:
-        return np.repeat([of(each) for each in found], [len(each.actual) for each in found])
-
-    predicted = {title: joined(lambda each, name=name: each.predicted[name]) for name, title in _OURS.items()}  # type: ignore[misc]
-    return Judged(
-        named(lambda each: each.run.source),
-        named(lambda each: each.run.level or ""),
-        np.concatenate([blocks_of(each) for each in found]),
-        joined(lambda each: np.expm1(each.targets[:, _IN_FLIGHT])),
-        joined(lambda each: each.actual),
-        joined(lambda each: each.longer_than),
-        {**predicted, **{name: joined(predict) for name, predict in baselines.items()}},
-    )
+def _named(episode: Episode, baselines: Mapping[str, Baseline]) -> Episode:
+    """The run with its predictions as they are called here, and with those of the baselines."""
+    predicted = {title: episode.predicted[name] for name, title in _OURS.items()}
+    return replace(episode, predicted=predicted | {name: of(episode) for name, of in baselines.items()})
 
 
-def _parts(judged: Judged) -> Iterator[tuple[str, np.ndarray]]:
-    for source in np.unique(judged.source):
-        of_source = judged.source == source
-        yield str(source), np.flatnonzero(of_source)
-        levels = np.unique(judged.level[of_source])
-        if len(levels) > 1:
-            for level in sorted(levels, key=_in_order):
-                yield f"{source}, level {level}", np.flatnonzero(of_source & (judged.level == level))
+def _predicted(found: Sequence[Episode], of: str) -> np.ndarray:
+    return np.concatenate([each.predicted[of] for each in found])
+
+
+def _actual(found: Sequence[Episode]) -> np.ndarray:
+    return np.concatenate([each.actual for each in found])
 
 
 def _in_order(level: str) -> tuple[float, str]:
@@ -111,62 +83,56 @@ def _in_order(level: str) -> tuple[float, str]:
 
 
 # --- figures ------------------------------------------------------------------------------------------
-def _figures(part: str, judged: Judged, seed: int) -> Iterator[Figure]:
-    for time, name, known in known_times(judged.actual):
-        actual, block = judged.actual[known, time], judged.block[known]
-        for of, predicted in judged.predicted.items():
-            yield from figures_of(name, of, part, actual, predicted[known, time], block, seed)
-        yield from _coverages(part, judged, time, seed)
+def _figures(part: str, found: Sequence[Episode], seed: int) -> Iterator[Figure]:
+    actual, block = _actual(found), np.concatenate([blocks_of(each) for each in found])
+    for time, name, known in known_times(actual):
+        for of in found[0].predicted:
+            predicted = _predicted(found, of)[known, time]
+            yield from figures_of(name, of, part, actual[known, time], predicted, block[known], seed)
+        for of in (_OURS[PHYSICAL], LSTM, COMBINED):
+            for probability in _COVERED:
+                covered = _covered(found, time, of, probability)
+                told = np.flatnonzero(np.isfinite(covered))
+                coverage = f"{name} coverage at {probability:g}"
+                yield figure(coverage, of, part, covered[told], block[told], seed)
 
 
-def _coverages(part: str, judged: Judged, time: int, seed: int) -> Iterator[Figure]:
-    for of in (_OURS[PHYSICAL], LSTM, COMBINED):
-        for probability in _COVERED:
-            covered = _covered(judged, time, of, probability)
-            known = np.flatnonzero(np.isfinite(covered))
-            name = f"{TIMES[time]} coverage at {probability:g}"
-            yield figure(name, of, part, covered[known], judged.block[known], seed)
-
-
-def _covered(judged: Judged, time: int, of: str, probability: float) -> np.ndarray:
+def _covered(found: Sequence[Episode], time: int, of: str, probability: float) -> np.ndarray:
     """(N,): 1 where the actual value was within this quantile, 0 where it was not, NaN where nobody knows."""
-    quantile, actual = judged.predicted[of][:, time, TAUS.index(probability)], judged.actual[:, time]
+    quantile, actual = _predicted(found, of)[:, time, TAUS.index(probability)], _actual(found)[:, time]
     covered = np.where(np.isfinite(actual), actual <= quantile, np.nan)
     if time == 0:
-        covered[~np.isfinite(actual) & (judged.longer_than > quantile)] = 0.0
+        longer_than = np.concatenate([each.longer_than for each in found])
+        covered[~np.isfinite(actual) & (longer_than > quantile)] = 0.0
     return covered
 
 
 # --- curves -------------------------------------------------------------------------------------------
-def _curves(judged: Judged) -> Iterator[Curve]:
-    for source in np.unique(judged.source):
-        of_source = judged.take(np.flatnonzero(judged.source == source))
-        for time, name, _ in known_times(of_source.actual):
-            yield from _calibration(str(source), of_source, time, name)
-            yield from _by_load(str(source), of_source, time, name)
+def _curves(source: str, found: Sequence[Episode]) -> Iterator[Curve]:
+    for time, name, _ in known_times(_actual(found)):
+        for of in (_OURS[PHYSICAL], LSTM, COMBINED):
+            shares = tuple(float(np.nanmean(_covered(found, time, of, tau))) for tau in TAUS)
+            axes = "nominal", "share within the quantile"
+            yield Curve(f"{name} calibration, {source}", of, *axes, TAUS, shares)
+        yield from _by_load(source, found, time, name)
 
 
-def _calibration(source: str, judged: Judged, time: int, name: str) -> Iterator[Curve]:
-    for of in (_OURS[PHYSICAL], LSTM, COMBINED):
-        shares = tuple(float(np.nanmean(_covered(judged, time, of, tau))) for tau in TAUS)
-        yield Curve(f"{name} calibration, {source}", of, "nominal", "share within the quantile", TAUS, shares)
-
-
-def _by_load(source: str, judged: Judged, time: int, name: str) -> Iterator[Curve]:
+def _by_load(source: str, found: Sequence[Episode], time: int, name: str) -> Iterator[Curve]:
     """Median relative error by requests in flight, in bins of a factor of two."""
-    known = np.isfinite(judged.actual[:, time])
-    bins = np.floor(np.log2(judged.in_flight + 1.0))
-    wanted = [each for each in np.unique(bins) if (known & (bins == each)).sum() >= LEAST]
-    for of, predicted in judged.predicted.items():
-        errors = relative_errors(judged.actual[:, time], predicted[:, time, P50])
-        medians = tuple(float(np.median(errors[known & (bins == each)])) for each in wanted)
+    actual = _actual(found)[:, time]
+    in_flight = np.concatenate([np.expm1(each.targets[:, _IN_FLIGHT]) for each in found])
+    bins = np.floor(np.log2(in_flight + 1.0))
+    wanted = [each for each in np.unique(bins) if (np.isfinite(actual) & (bins == each)).sum() >= LEAST]
+    for of in found[0].predicted:
+        errors = relative_errors(actual, _predicted(found, of)[:, time, P50])
+        medians = tuple(float(np.median(errors[np.isfinite(actual) & (bins == each)])) for each in wanted)
         loads = tuple(float(2.0**each) for each in wanted)
         axes = "requests in flight, + 1", "median relative error"
         yield Curve(f"{name} error by load, {source}", of, *axes, loads, medians)
 
 
-def _notes(judged: Judged) -> tuple[str, ...]:
-    given_up = int(np.isfinite(judged.longer_than).sum())
+def _notes(found: Sequence[Episode]) -> tuple[str, ...]:
+    given_up = int(sum(np.isfinite(each.longer_than).sum() for each in found))
     notes = [
         "Errors are of medians; pinball losses are of log seconds, mean over the quantiles "
         + ", ".join(f"{tau:g}" for tau in TAUS)

@@ -8,12 +8,13 @@ Intervals are from resamples of whole runs.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from operator import attrgetter
 
 import numpy as np
 
 from benchmarks.evaluate.figures import WHOLE, Curve, Evaluation, Figure, equal_bins, resampled_figure
 from benchmarks.evaluate.times import check_apart
+from benchmarks.workloads.published import grouped
 from predictors.learned.artifact import Artifact
 from predictors.learned.memory import MemoryModel
 from predictors.training.dataset import Dataset
@@ -28,24 +29,17 @@ _GAIN = "part of the closed form's MAE saved"
 _REPORTING, _NOT_REPORTING = "engines that report", "the same without reports"
 
 
-@dataclass(frozen=True, slots=True)
-class _Rows:
-    """Rows of several runs, by column."""
-
-    runs: np.ndarray
-    sources: np.ndarray
-    kv_known: np.ndarray
-    actual: np.ndarray
-    errors: dict[str, np.ndarray]  # absolute, by whose prediction
-    predicted: np.ndarray
-
-
 def evaluate(artifact: Artifact, test: Dataset, train: Dataset | None, *, seed: int = 1) -> Evaluation:
     """Figures on `test`. `train` is not needed: neither baseline is fitted. Raises DatasetError where `test` has
     attempts of `train`, or no run with KV use."""
     check_apart(test, train)
-    rows = _predicted(MemoryModel.load(artifact), usable(test))
-    figures = [figure for part, which in _parts(rows) for figure in _figures(rows, part, which, seed)]
+    model = MemoryModel.load(artifact)
+    parts = grouped(usable(test), attrgetter("kv_known"))
+    figures = [*_figures(model, parts[True], WHOLE, seed)]
+    sources = {name: grouped(parts[name], attrgetter("run.source")) for name in (True, False)}
+    for source in sorted(sources[True]):
+        for kv_known, name in ((True, _REPORTING), (False, _NOT_REPORTING)):
+            figures += _figures(model, sources[kv_known][source], f"{source}, {name}", seed)
     gain = next(each for each in figures if each.name == _GAIN and each.part == WHOLE)
     reached = "reached" if gain.value >= TARGET_GAIN else "missed"
     notes = (
@@ -54,52 +48,33 @@ def evaluate(artifact: Artifact, test: Dataset, train: Dataset | None, *, seed: 
         "KV use is the mean over a request's life, from dispatch to end, of the engine's own reports; requests "
         "without a whole answer are left out.",
     )
-    return Evaluation("memory", tuple(figures), tuple(_curves(rows)), notes)
+    return Evaluation("memory", tuple(figures), tuple(_curves(model, parts[True])), notes)
 
 
-def _predicted(model: MemoryModel, found: Sequence[MemoryRows]) -> _Rows:
-    def column(of: Callable[[MemoryRows], object]) -> np.ndarray:
-        return np.concatenate([np.full(len(each.actual), of(each)) for each in found])
-
-    actual = np.concatenate([each.actual for each in found])
-    predicted = np.concatenate([model.predict(each.features) for each in found])
-    kv_known = column(lambda each: each.kv_known).astype(bool)
-    guesses = {
-        MODEL: predicted,
-        CLOSED_FORM: np.concatenate([each.held for each in found]),
-        LAST_REPORT: np.where(kv_known, np.concatenate([each.reported for each in found]), np.nan),
-    }
-    errors = {of: np.abs(guess - actual) for of, guess in guesses.items()}
-    runs, sources = column(lambda each: each.run.id), column(lambda each: each.run.source)
-    return _Rows(runs, sources, kv_known, actual, errors, predicted)
-
-
-def _parts(rows: _Rows) -> Iterator[tuple[str, np.ndarray]]:
-    """Names and masks. All: with reports, as the engines were."""
-    yield WHOLE, rows.kv_known
-    for source in sorted(set(rows.sources)):
-        yield f"{source}, {_REPORTING}", rows.kv_known & (rows.sources == source)
-        yield f"{source}, {_NOT_REPORTING}", ~rows.kv_known & (rows.sources == source)
-
-
-def _figures(rows: _Rows, part: str, which: np.ndarray, seed: int) -> Iterator[Figure]:
-    runs = rows.runs[which]
+def _figures(model: MemoryModel, found: Sequence[MemoryRows], part: str, seed: int) -> Iterator[Figure]:
+    """Of rows in which KV use was reported, or of rows in which it was not."""
+    runs = np.repeat([each.run.id for each in found], [len(each.actual) for each in found])
 
     def figure(name: str, of: str, statistic: Callable[[np.ndarray], float]) -> Figure:
         return resampled_figure(name, of, part, runs, statistic, seed=seed)
 
-    errors = {of: error[which] for of, error in rows.errors.items()}
-    model, closed = errors[MODEL], errors[CLOSED_FORM]
+    def errors_of(predicted: Callable[[MemoryRows], np.ndarray]) -> np.ndarray:
+        return np.concatenate([np.abs(predicted(each) - each.actual) for each in found])
+
+    ours, closed = errors_of(lambda each: model.predict(each.features)), errors_of(attrgetter("held"))
+    errors = {MODEL: ours, CLOSED_FORM: closed}
+    if found[0].kv_known:
+        errors[LAST_REPORT] = errors_of(attrgetter("reported"))
     for of, error in errors.items():
-        if not np.isnan(error).any():
-            yield figure("MAE", of, lambda at, error=error: float(error[at].mean()))  # type: ignore[misc]
-    yield figure("MAE", f"{MODEL} - {CLOSED_FORM}", lambda at: float((model[at] - closed[at]).mean()))
-    yield figure(_GAIN, MODEL, lambda at: 1.0 - float(model[at].mean() / max(closed[at].mean(), 1e-9)))
+        yield figure("MAE", of, lambda at, error=error: float(error[at].mean()))  # type: ignore[misc]
+    yield figure("MAE", f"{MODEL} - {CLOSED_FORM}", lambda at: float((ours[at] - closed[at]).mean()))
+    yield figure(_GAIN, MODEL, lambda at: 1.0 - float(ours[at].mean() / max(closed[at].mean(), 1e-9)))
 
 
-def _curves(rows: _Rows) -> Iterator[Curve]:
+def _curves(model: MemoryModel, found: Sequence[MemoryRows]) -> Iterator[Curve]:
     """Mean actual use by tenths of the predicted."""
-    predicted, actual = rows.predicted[rows.kv_known], rows.actual[rows.kv_known]
+    predicted = np.concatenate([model.predict(each.features) for each in found])
+    actual = np.concatenate([each.actual for each in found])
     parts = equal_bins(predicted)
     xs, ys = ([float(values[part].mean()) for part in parts] for values in (predicted, actual))
     title, x_name, y_name = "KV use over a request's life", "predicted", "measured"

@@ -1,10 +1,12 @@
 """Evaluation of the latency model."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from benchmarks.evaluate import latency_baselines
-from benchmarks.evaluate.latency import COMBINED, LSTM, Judged, _covered, evaluate
+from benchmarks.evaluate.latency import COMBINED, LSTM, _covered, evaluate
 from benchmarks.evaluate.latency_baselines import LINEAR, TREES, fit_linear, fit_trees
 from predictors.kernels.levels import TAUS
 from predictors.learned.artifact import Artifact
@@ -76,16 +78,14 @@ def test_too_little_to_judge_by_is_refused(artifact: Artifact):
 
 def test_coverage_counts_those_given_up_that_are_surely_late():
     nan, inf = np.nan, np.inf
-    predicted = np.zeros((4, 2, len(TAUS)))  # every quantile is 0
-    judged = Judged(
-        *(np.array(["x"] * 4),) * 3,
-        np.zeros(4),
-        np.array([[-1.0, nan], [1.0, 1.0], [nan, nan], [nan, nan]]),
-        np.array([-inf, -inf, 0.5, -0.5]),
-        {LSTM: predicted},
+    run = replace(
+        next(episodes(parts()[1])),
+        actual=np.array([[-1.0, nan], [1.0, 1.0], [nan, nan], [nan, nan]]),
+        longer_than=np.array([-inf, -inf, 0.5, -0.5]),
+        predicted={LSTM: np.zeros((4, 2, len(TAUS)))},  # every quantile is 0
     )
-    assert _covered(judged, 0, LSTM, 0.9) == pytest.approx([1.0, 0.0, 0.0, nan], nan_ok=True)
-    assert _covered(judged, 1, LSTM, 0.9) == pytest.approx([nan, 0.0, nan, nan], nan_ok=True)
+    assert _covered([run], 0, LSTM, 0.9) == pytest.approx([1.0, 0.0, 0.0, nan], nan_ok=True)
+    assert _covered([run], 1, LSTM, 0.9) == pytest.approx([nan, 0.0, nan, nan], nan_ok=True)
 
 
 def test_baselines_are_better_than_the_estimate_that_they_correct():
