@@ -1,4 +1,5 @@
-"""How far a simulation is from what was measured: the loss of the fit and the errors of the report.
+"""Measured arrivals through the engine model, and how far that is from what was measured: the loss of the fit and the errors
+of the report.
 
 Relative errors, |simulated / measured - 1|. The loss is of their logarithms, robust, each metric on the scale
 of the error that we want of it, so that no metric is bought with another one.
@@ -7,16 +8,20 @@ of the error that we want of it, so that no metric is bought with another one.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
+from backends import engine
 from benchmarks.calibrate.measured import Level, Measured
 from benchmarks.calibrate.profile import Constants
-from benchmarks.calibrate.simulate import simulate
 from benchmarks.calibrate.study import Study
 from benchmarks.measures import quantiles
+from benchmarks.workloads.format import WorkloadError
+from benchmarks.workloads.published import grouped
 
 #: The median relative error that is aimed at on levels that were not fitted.
 TARGETS: Mapping[str, float] = {"ttft": 0.15, "e2e": 0.10, "tpot": 0.08}
@@ -25,9 +30,46 @@ _QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
 _QUEUE_SAMPLES = 200
 
 
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """A request as measured and as simulated, the client's own time included."""
+def simulate(
+    constants: Constants, requests: Sequence[Measured], *, prefix_caching: bool = False
+) -> list[Measured]:
+    """`requests` (sorted by arrival, output lengths known), each served on its replica, with the times that a client would
+    see. A WorkloadError for a prompt or limits that the engine cannot take."""
+    found = list(requests)
+    for indices in grouped(range(len(requests)), lambda index: requests[index].replica).values():
+        sequences: dict[int, engine.Sequence] = {}
+        try:
+            replica = engine.Engine(constants.profile, prefix_caching=prefix_caching, every_token=False)
+            for index in indices:
+                each = requests[index]
+                tokens = each.prompt_tokens, each.output_tokens or 1
+                sequences[index] = engine.Sequence(str(index), *tokens, each.prefix)
+                replica.submit(sequences[index], each.arrival_s)
+        except (engine.PromptTooLong, ValueError) as error:
+            raise WorkloadError(f"the engine model cannot run this: {error}") from None
+        progress = []
+        while (next_s := replica.next_at()) is not None:
+            progress += replica.advance(next_s)
+        progress += replica.advance(float("inf"))
+        ended_at_s = {int(name): at_s for name, at_s, _, finished in progress if finished is not None}
+        admissions = sorted(each.admitted_at_s or 0.0 for each in sequences.values())
+        ends = sorted(ended_at_s.values())
+        for index, sequence in sequences.items():
+            first_s = sequence.first_token_at_s
+            assert first_s is not None  # noqa: S101 (it has ended)
+            # How many the engine ran at the first token, this one included.
+            client_s = constants.client_s(bisect_right(admissions, first_s) - bisect_left(ends, first_s))
+            arrival_s = requests[index].arrival_s
+            found[index] = replace(
+                requests[index],
+                ttft_s=first_s - arrival_s + client_s,
+                e2e_s=ended_at_s[index] - arrival_s + client_s,
+            )
+    return found
+
+
+class Pair(NamedTuple):
+    """A request as measured and as simulated."""
 
     measured: Measured
     simulated: Measured
@@ -35,21 +77,8 @@ class Pair:
 
 def pairs(study: Study, level: Level, constants: Constants) -> list[Pair]:
     """Every request of a level beside its simulation."""
-    served = simulate(constants.profile, level.requests, prefix_caching=study.prefix_caching)
-    clients_s = [constants.client_s(one.streams) for one in served]
-    return [
-        Pair(
-            each,
-            Measured(
-                each.arrival_s,
-                each.prompt_tokens,
-                each.output_tokens,
-                one.first_token_at_s - each.arrival_s + client_s,
-                one.ended_at_s - each.arrival_s + client_s,
-            ),
-        )
-        for each, one, client_s in zip(level.requests, served, clients_s, strict=True)
-    ]
+    simulated = simulate(constants, level.requests, prefix_caching=study.prefix_caching)
+    return list(map(Pair, level.requests, simulated))
 
 
 def ratios(found: Sequence[Pair], metric: str, *, paired: bool) -> list[float]:

@@ -6,9 +6,9 @@ import math
 from dataclasses import replace
 from random import Random
 
+from benchmarks.calibrate.errors import simulate
 from benchmarks.calibrate.measured import Level, Measured
 from benchmarks.calibrate.profile import Constants
-from benchmarks.calibrate.simulate import simulate
 from router.cli import main
 from tests.engine_profiles import profile
 
@@ -39,11 +39,10 @@ def level(rate_per_s: float, count: int = 80, noise: float = 0.0, truth: Constan
         at_s += rng.expovariate(rate_per_s)
         rows.append(Measured(at_s, round(math.exp(rng.uniform(3, 7))), rng.randint(8, 120), None, None))
     measured = []
-    for row, one in zip(rows, simulate(truth.profile, rows), strict=True):
-        client_s = truth.client_s(one.streams)
-        ttft_s = (one.first_token_at_s - row.arrival_s + client_s) * math.exp(rng.gauss(0, noise))
-        decode_s = (one.ended_at_s - one.first_token_at_s) * math.exp(rng.gauss(0, noise))
-        measured.append(replace(row, ttft_s=ttft_s, e2e_s=ttft_s + decode_s))
+    for one in simulate(truth, rows):
+        ttft_s = one.ttft_s * math.exp(rng.gauss(0, noise))
+        decode_s = (one.e2e_s - one.ttft_s) * math.exp(rng.gauss(0, noise))
+        measured.append(replace(one, ttft_s=ttft_s, e2e_s=ttft_s + decode_s))
     return Level(f"{rate_per_s:g}", tuple(measured))
 
 

@@ -13,8 +13,8 @@ import orjson
 import pytest
 
 from benchmarks.calibrate.command import read_levels
+from benchmarks.calibrate.errors import simulate
 from benchmarks.calibrate.measured import Level, Measured, State, read_file, write_file
-from benchmarks.calibrate.simulate import simulate
 from benchmarks.calibrate.sources import SOURCES
 from benchmarks.calibrate.study import Split, by_load, splitter
 from benchmarks.replay.command import RESULTS_KEY
@@ -253,9 +253,8 @@ def test_aibrix_users_find_their_cache_where_they_have_one_replica(tmp_path: Pat
     high = kept.levels["0.5"]
     assert [each.replica for each in high.requests] == [0, 1, 0] * 2  # the lower level warms the caches
     assert [each.e2e_s for each in high.requests] == [None] * 3 + [3.5] * 3
-    profile = TRUTH.with_limits({"block_tokens": 512}).profile
-    served = simulate(profile, high.requests, prefix_caching=True)
-    waits_s = [one.first_token_at_s - each.arrival_s for one, each in zip(served, high.requests, strict=True)]
+    truth = TRUTH.with_limits({"block_tokens": 512})
+    waits_s = [each.ttft_s for each in simulate(truth, high.requests, prefix_caching=True)]
     assert max(waits_s[2:]) < min(waits_s[:2]) / 3
 
 
