@@ -1,20 +1,19 @@
 """The best schedule that a search finds which knows all arrivals and lengths beforehand: what can be had.
 
 Requests that keep their SLO are *accepted*; the others wait. "The clairvoyant schedule" in docs/oracles.md has the steps of the
-search: insert, exchange, serve all again. Effects are judged on the one instance that changes (`lane`), since instances know
+search: insert, exchange, serve all again. Effects are judged on the one instance that changes (`Lane`), since instances know
 nothing of each other. The value that is reported is that of serving the final schedule as a whole (`schedule.serve`).
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from random import Random
 from time import monotonic
 
-from benchmarks.oracles.lane import Lane
-from benchmarks.oracles.schedule import Job, met, serve
+from benchmarks.oracles.schedule import Job, Lane, met, serve
 from benchmarks.oracles.truth import KnownAttempt, Truth
 
 #: A request that fits nowhere at its arrival is tried again after these shares of its TTFT target.
@@ -55,7 +54,7 @@ class _Spent(Exception):
 def search(
     truth: Truth,
     start: Mapping[int, Job],
-    wanted: Sequence[Mapping[int, float]],
+    wanted: Mapping[int, Mapping[int, float]],
     effort: Effort,
     seed: int = 0,
 ) -> Found:
@@ -73,7 +72,7 @@ class _Search:
         self,
         truth: Truth,
         start: Mapping[int, Job],
-        wanted: Sequence[Mapping[int, float]],
+        wanted: Mapping[int, Mapping[int, float]],
         effort: Effort,
         seed: int,
     ) -> None:
@@ -223,7 +222,7 @@ class _Search:
     def _in_order(self, index: int) -> list[KnownAttempt]:
         """A request's attempts in the order in which they are tried."""
         arrived_s = self._truth.arrivals[index].request.arrived_at
-        wanted = self._wanted[index]
+        wanted = self._wanted.get(index, {})
 
         def key(attempt: KnownAttempt) -> tuple[float, float, int, int]:
             jobs = self._lanes[attempt.instance].jobs

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 from benchmarks.oracles import oracles
-from benchmarks.oracles.bound import goodput_upper_bound
-from benchmarks.oracles.program import Program, _Cell, _Window
+from benchmarks.oracles.bound import Program, _Cell, _Window, goodput_upper_bound
 from benchmarks.oracles.schedule import Job, serve
 from benchmarks.oracles.truth import Truth
 from benchmarks.oracles.work import LeastWork

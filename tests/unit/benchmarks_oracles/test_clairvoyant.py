@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 from benchmarks.oracles.bound import goodput_upper_bound
 from benchmarks.oracles.clairvoyant import Effort, search
-from benchmarks.oracles.lane import Lane
 from benchmarks.oracles.report import schedule_of
-from benchmarks.oracles.schedule import Job, met, serve
+from benchmarks.oracles.schedule import Job, Lane, met, serve
 from benchmarks.oracles.truth import Truth
 from benchmarks.simulator import Arrival, Fleet, InstanceLoss, simulate
 from router.core.types import Slo
@@ -29,10 +28,6 @@ SMALL = Effort(evaluations=600)
 def kept(truth: Truth, jobs: Sequence[Job]) -> int:
     served = serve(truth, jobs)
     return sum(truth.offered(at) and met(truth.arrivals[at], times) for at, times in served.items())
-
-
-def nothing(truth: Truth) -> list[dict[int, float]]:
-    return [{} for _ in truth.arrivals]
 
 
 @pytest.mark.parametrize("policy", ["random", "least_load", "slo", "relevance"])
@@ -106,12 +101,12 @@ def test_a_hopeless_request_waits_for_the_others() -> None:
     result = simulate(of, arrivals)
     assert int((result.columns["met"] == 1).sum()) == 0
     truth = Truth(of, arrivals)
-    found = search(truth, schedule_of(truth, result), nothing(truth), SMALL)
+    found = search(truth, schedule_of(truth, result), {}, SMALL)
     assert found.met == 2
     assert {job.request for job in found.jobs} == {0, 1, 2}  # a soft SLO ends nobody
     assert found.refused == ()
     hard = [arrivals[0]._replace(request=replace(arrivals[0].request, hard=True)), *arrivals[1:]]
-    found = search(Truth(of, hard), {}, nothing(truth), SMALL)
+    found = search(Truth(of, hard), {}, {}, SMALL)
     assert (found.met, found.refused) == (2, (0,))
 
 
@@ -126,7 +121,7 @@ def test_an_exchange_makes_room() -> None:
     truth = Truth(of, arrivals)
     start = {0: Job(1.0, 0, truth.attempts[0][0])}
     assert kept(truth, list(start.values())) == 1
-    assert search(truth, start, nothing(truth), SMALL).met == 2
+    assert search(truth, start, {}, SMALL).met == 2
 
 
 def test_a_change_is_judged_as_the_whole_lane_is() -> None:
@@ -200,6 +195,6 @@ def test_the_same_seed_and_effort_find_the_same() -> None:
     of = fleet(*INSTANCES[:3])
     arrivals = some(80, 30.0, seed=2)
     truth = Truth(of, arrivals)
-    found = [search(truth, {}, nothing(truth), Effort(300), seed=5) for _ in range(2)]
+    found = [search(truth, {}, {}, Effort(300), seed=5) for _ in range(2)]
     assert found[0] == found[1]
     assert found[0].iterations <= 300

@@ -11,8 +11,7 @@ import pytest
 
 from backends.engine import Engine, Progress, SlotEngine
 from backends.engine import Sequence as EngineSequence
-from benchmarks.oracles.lane import Lane
-from benchmarks.oracles.schedule import Job, Served, met, serve
+from benchmarks.oracles.schedule import Job, Lane, Served, met, serve
 from benchmarks.oracles.truth import Truth
 from benchmarks.simulator import simulate
 from benchmarks.workloads.format import PREFIX_BLOCK_TOKENS
