@@ -13,7 +13,7 @@ from benchmarks.datasets.groups import without_near_copies
 from benchmarks.datasets.splits import digest, split
 from benchmarks.evaluate import report
 from benchmarks.evaluate.arguments import add_data, add_output, check_data_options, read_data
-from benchmarks.evaluate.kinds import evaluator
+from benchmarks.evaluate.figures import evaluator
 from benchmarks.terminal import Progress, print_json, shown_progress
 from predictors.learned.artifact import SHIPPED, SUFFIX, Artifact, ArtifactError, load
 from predictors.learned.models import KINDS, ArtifactKind

@@ -5,10 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, Protocol, cast
 
 import numpy as np
 import orjson
+
+from predictors.learned.artifact import Artifact
+from predictors.learned.models import ArtifactKind
+from predictors.training.dataset import Dataset
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +102,26 @@ class Evaluation:
 
 #: `Figure.part` of all of the data.
 WHOLE = "all"
+
+
+class Evaluate(Protocol):
+    """`train` is what the baselines are fitted on (None: no baselines). Raises DatasetError for data that show
+    nothing."""
+
+    def __call__(
+        self, artifact: Artifact, test: Dataset, train: Dataset | None, *, seed: int
+    ) -> Evaluation: ...
+
+
+def evaluator(kind: ArtifactKind) -> Evaluate:
+    """What evaluates this kind (`predictors.learned.models.KINDS`): the module of its name, imported when it is first needed, so
+    that one kind does not wait for what another one imports. A kind without such a module has no figures."""
+    module = f"benchmarks.evaluate.{kind.training}"
+    return _no_figures if find_spec(module) is None else cast(Evaluate, import_module(module).evaluate)
+
+
+def _no_figures(artifact: Artifact, test: Dataset, train: Dataset | None, *, seed: int) -> Evaluation:
+    return Evaluation(artifact.kind, notes=(f"Nothing evaluates {artifact.kind} artifacts.",))
 
 
 def block_bootstrap(

@@ -17,7 +17,7 @@ from benchmarks.checks import check_options, check_out, option
 from benchmarks.datasets.emulated import SOURCE as EMULATED
 from benchmarks.datasets.groups import join_and_group
 from benchmarks.evaluate.arguments import add_data, add_output, check_data_options, read_data
-from benchmarks.evaluate.kinds import evaluator
+from benchmarks.evaluate.figures import evaluator
 from benchmarks.evaluate.report import Evaluated, text
 from benchmarks.terminal import print_json, shown_progress
 from benchmarks.training.replay import replayed

@@ -11,7 +11,7 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from benchmarks.datasets.contents import rows, rows_by_source
 from benchmarks.datasets.splits import digest, split
-from benchmarks.evaluate.kinds import evaluator
+from benchmarks.evaluate.figures import evaluator
 from benchmarks.evaluate.report import Evaluated
 from benchmarks.terminal import Progress
 from benchmarks.training.about import with_about
