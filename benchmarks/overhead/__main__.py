@@ -15,8 +15,7 @@ from rich.progress import TimeRemainingColumn
 from benchmarks.checks import add_number
 from benchmarks.overhead import report
 from benchmarks.overhead.processes import StartError
-from benchmarks.overhead.runs import TARGETS, Measured, measure, run_count
-from benchmarks.overhead.scenarios import SCENARIOS
+from benchmarks.overhead.scenarios import SCENARIOS, TARGETS, Measured, measure, run_count
 from benchmarks.terminal import INTERRUPTED, progress_bar
 
 

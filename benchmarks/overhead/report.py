@@ -13,8 +13,7 @@ from typing import Any
 from benchmarks.measures import difference
 from benchmarks.overhead.plan import Result
 from benchmarks.overhead.processes import PEERS, Cores
-from benchmarks.overhead.runs import TARGETS, Measured
-from benchmarks.overhead.scenarios import SCENARIOS, Figure, Scenario
+from benchmarks.overhead.scenarios import SCENARIOS, TARGETS, Figure, Measured, Scenario
 from benchmarks.terminal import aligned
 
 #: From this share of its core on, the engine or the load generator is what limits a run.

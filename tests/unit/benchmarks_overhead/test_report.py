@@ -10,8 +10,7 @@ import orjson
 from benchmarks.overhead import report
 from benchmarks.overhead.plan import Result, Spread
 from benchmarks.overhead.processes import Cores
-from benchmarks.overhead.runs import Measured, run_count
-from benchmarks.overhead.scenarios import SCENARIOS
+from benchmarks.overhead.scenarios import SCENARIOS, Measured, run_count
 
 GOOD = Result(
     window_s=2.0,
