@@ -16,11 +16,19 @@ import yaml
 from backends.engine import UnknownProfile, profile
 from benchmarks.calibrate.errors import TARGETS
 from benchmarks.calibrate.fit import combinations, fit, guess
-from benchmarks.calibrate.measured import Level, Measured, read_file, request_of
+from benchmarks.calibrate.measured import (
+    Level,
+    Measured,
+    Splitter,
+    Study,
+    by_load,
+    read_file,
+    request_of,
+    splitter,
+)
 from benchmarks.calibrate.profile import CHUNKED, LIMITS, STEP_CONSTANTS, Constants, as_dict
 from benchmarks.calibrate.report import REPORT_KEY, Result, groups, result_of, text
 from benchmarks.calibrate.sources import SOURCES
-from benchmarks.calibrate.study import Splitter, Study, by_load, splitter
 from benchmarks.checks import check_options, check_out, names
 from benchmarks.replay.command import RESULTS_KEY
 from benchmarks.terminal import progress_bar

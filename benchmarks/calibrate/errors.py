@@ -16,9 +16,8 @@ from typing import NamedTuple
 import numpy as np
 
 from backends import engine
-from benchmarks.calibrate.measured import Level, Measured
+from benchmarks.calibrate.measured import Level, Measured, Study
 from benchmarks.calibrate.profile import Constants
-from benchmarks.calibrate.study import Study
 from benchmarks.measures import quantiles
 from benchmarks.workloads.format import WorkloadError
 from benchmarks.workloads.published import grouped

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from benchmarks.calibrate.errors import residuals
+from benchmarks.calibrate.measured import Study
 from benchmarks.calibrate.profile import CHUNKED, CONSTANTS, Constants
-from benchmarks.calibrate.study import Study
 from benchmarks.measures import quantile
 from benchmarks.workloads.format import WorkloadError
 from router.core.profile import EngineProfile

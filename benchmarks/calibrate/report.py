@@ -8,8 +8,8 @@ from typing import Any
 
 from benchmarks.calibrate.errors import TARGETS, Error, LevelErrors, error_of, level_errors
 from benchmarks.calibrate.fit import Fitted
+from benchmarks.calibrate.measured import Study
 from benchmarks.calibrate.profile import CLIENT_CONSTANTS, STEP_CONSTANTS, as_dict
-from benchmarks.calibrate.study import Study
 
 REPORT_KEY = "headway_calibration"
 ENGINE_MODEL = "engine model"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from benchmarks.calibrate.measured import Splitter, Study
 from benchmarks.calibrate.sources import aibrix, helix, vllm_burst, vllm_throughput
-from benchmarks.calibrate.study import Splitter, Study
 
 #: Each takes the data folder and how to split levels, and gives a study for each engine in it.
 SOURCES: dict[str, Callable[[Path, Splitter], list[Study]]] = {

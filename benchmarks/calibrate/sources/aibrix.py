@@ -16,9 +16,8 @@ from pathlib import Path
 from random import Random
 
 from backends.engine import profile
-from benchmarks.calibrate.measured import Level, Measured
+from benchmarks.calibrate.measured import Level, Measured, Splitter, Study
 from benchmarks.calibrate.profile import CHUNKED
-from benchmarks.calibrate.study import Splitter, Study
 from benchmarks.workloads.format import WorkloadError
 from benchmarks.workloads.published import Count, Number, Record, grouped, table
 

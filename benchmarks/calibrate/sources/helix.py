@@ -14,9 +14,8 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
-from benchmarks.calibrate.measured import Level, Measured
+from benchmarks.calibrate.measured import Level, Measured, Splitter, Study, by_load
 from benchmarks.calibrate.profile import CHUNKED
-from benchmarks.calibrate.study import Splitter, Study, by_load
 from benchmarks.workloads.format import WorkloadError
 from benchmarks.workloads.published import Count, Number, Record, grouped, table
 

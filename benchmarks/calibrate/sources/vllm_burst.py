@@ -25,9 +25,8 @@ from statistics import median
 
 import numpy as np
 
-from benchmarks.calibrate.measured import Level, Measured, State
+from benchmarks.calibrate.measured import Level, Measured, Splitter, State, Study, by_load
 from benchmarks.calibrate.profile import CHUNKED
-from benchmarks.calibrate.study import Splitter, Study, by_load
 from benchmarks.workloads.published import Count, Number, Record, grouped, table
 
 FOLDER = "vllm_burst_llama32_1b"

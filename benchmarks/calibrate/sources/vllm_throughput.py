@@ -27,9 +27,8 @@ import numpy as np
 from backends.engine import profile
 from backends.engine.profiles import name_of
 from benchmarks.calibrate.lines import line
-from benchmarks.calibrate.measured import Level, Measured
+from benchmarks.calibrate.measured import Level, Measured, Split, Splitter, Study
 from benchmarks.calibrate.profile import CHUNKED, Constants
-from benchmarks.calibrate.study import Split, Splitter, Study
 from benchmarks.workloads.format import WorkloadError
 from benchmarks.workloads.published import AtLeastOne, Positive, Record, table
 from router.core.profile import EngineProfile

@@ -8,9 +8,8 @@ import pytest
 
 from benchmarks.calibrate.errors import level_errors, pairs, residuals
 from benchmarks.calibrate.fit import combinations, fit, guess
-from benchmarks.calibrate.measured import Level, Measured
+from benchmarks.calibrate.measured import Level, Measured, Split, Study
 from benchmarks.calibrate.report import result_of, text
-from benchmarks.calibrate.study import Split, Study
 from benchmarks.workloads.format import WorkloadError
 from tests.unit.benchmarks_calibrate.made import LIMITS, TRUTH, level
 

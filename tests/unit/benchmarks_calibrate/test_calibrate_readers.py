@@ -14,9 +14,17 @@ import pytest
 
 from benchmarks.calibrate.command import read_levels
 from benchmarks.calibrate.errors import simulate
-from benchmarks.calibrate.measured import Level, Measured, State, read_file, write_file
+from benchmarks.calibrate.measured import (
+    Level,
+    Measured,
+    Split,
+    State,
+    by_load,
+    read_file,
+    splitter,
+    write_file,
+)
 from benchmarks.calibrate.sources import SOURCES
-from benchmarks.calibrate.study import Split, by_load, splitter
 from benchmarks.replay.command import RESULTS_KEY
 from benchmarks.replay.row import Row
 from benchmarks.workloads.format import WorkloadError

@@ -10,10 +10,10 @@ from typing import Any
 import orjson
 import pytest
 
+from benchmarks.calibrate.measured import Split, Study, splitter
 from benchmarks.calibrate.profile import read_profiles
 from benchmarks.calibrate.sources import SOURCES
 from benchmarks.calibrate.sources.vllm_throughput import FILE, OUTPUT_TOKENS, Curve, fit_curve, rows
-from benchmarks.calibrate.study import Split, Study, splitter
 from benchmarks.workloads.format import WorkloadError
 from tests.data_files import put
 from tests.unit.benchmarks_calibrate.made import calibrate

@@ -12,9 +12,9 @@ from backends.engine import profile
 from benchmarks.calibrate.command import study_of_files
 from benchmarks.calibrate.errors import pairs, ratios
 from benchmarks.calibrate.fit import fit, guess
+from benchmarks.calibrate.measured import Study, splitter
 from benchmarks.calibrate.profile import Constants
 from benchmarks.calibrate.report import result_of
-from benchmarks.calibrate.study import Study, splitter
 
 MEASURED = Path(__file__).parents[3] / "benchmarks" / "calibrate" / "data" / "vllm-h100.jsonl"
 LIMITS = {
