@@ -50,47 +50,44 @@ def evaluate(artifact: Artifact, test: Dataset, train: Dataset | None, *, seed: 
     none. Raises DatasetError for prompts of `test` that have near copies in `train`, or without lengths."""
     check_apart(test, train)
     model = LengthModel.load(artifact)
-    answers, families = answers_of(test)
-    shares = shares_of(model, answers, families)
+    answers = answers_of(test)
+    shares = shares_of(model, answers)
     predicted = {OURS: np.stack([quantiles(shares, each) for each in PROBABILITIES], axis=1)}
     if train is not None:
-        predicted |= baselines(answers_of(train)[0], answers, seed)
+        predicted |= baselines(answers_of(train), answers, seed)
     online = dict(zip((OURS, HISTOGRAM), served_medians(answers, shares, seed), strict=True))
-    parts = _parts(answers, families)
     figures = [
         figure
-        for part, rows in parts.items()
+        for part, rows in _parts(answers).items()
         for figure in _Part(part, answers.part(rows), shares[rows], seed).figures(
             {who: each[rows] for who, each in predicted.items()},
             {who: each[rows] for who, each in online.items()},
         )
     ]
-    curves = [*_calibration(answers, shares, families), *_by_bucket(answers, predicted)]
+    curves = [*_calibration(answers, shares), *_by_bucket(answers, predicted)]
     return Evaluation("length", tuple(figures), tuple(curves), tuple(_notes(answers, predicted)))
 
 
-def answers_of(data: Dataset) -> tuple[Answers, np.ndarray]:
-    """(answers with a length, their families; "" for none). Raises DatasetError if there are none."""
+def answers_of(data: Dataset) -> Answers:
+    """The answers with a length. Raises DatasetError if there are none."""
     used = [each for each in data.answers if each.output_tokens is not None]
     if not used:
         raise DatasetError("no answer in the data has a length (output_tokens)")
     row = {each.id: index for index, each in enumerate(data.prompts)}
-    answers = Answers(
+    return Answers(
         data.prompts,
         np.array([row[each.prompt] for each in used]),
         np.array([model_key(each.model) for each in used]),
+        np.array([each.family or "" for each in used]),
         np.array([each.output_tokens for each in used], float),
         np.array([each.capped for each in used]),
     )
-    return answers, np.array([each.family or "" for each in used])
 
 
-def shares_of(model: LengthModel, answers: Answers, families: np.ndarray) -> np.ndarray:
+def shares_of(model: LengthModel, answers: Answers) -> np.ndarray:
     """What a model predicts of each answer: (answers, bins)."""
-    fleet = sorted(set(zip(answers.model.tolist(), families.tolist(), strict=True)))
-    column = {each: index for index, each in enumerate(fleet)}
-    candidates = [(name, family or None) for name, family in fleet]
-    columns = np.array([column[each] for each in zip(answers.model.tolist(), families.tolist(), strict=True)])
+    fleet, columns = np.unique((answers.model, answers.family), axis=1, return_inverse=True)
+    candidates = [(name, family or None) for name, family in fleet.T.tolist()]
     order = np.argsort(answers.prompt, kind="stable")
     prompts, starts = np.unique(answers.prompt[order], return_index=True)
     found = [
@@ -120,9 +117,9 @@ def served_medians(answers: Answers, shares: np.ndarray, seed: int) -> tuple[np.
     return served, histogram
 
 
-def _parts(answers: Answers, families: np.ndarray) -> dict[str, np.ndarray]:
+def _parts(answers: Answers) -> dict[str, np.ndarray]:
     """Row indices by the part's name, the headline first."""
-    sources = np.array([each.source for each in answers.prompts])[answers.prompt]
+    sources, families = answers.of_prompts("source"), answers.family
     main = np.isin(families, MAIN_FAMILIES)
     masks = {WHOLE: np.ones(len(families), bool), MAIN: main}
     masks |= {f"family {each}": families == each for each in np.unique(families) if each}
@@ -137,8 +134,7 @@ class _Part:
 
     def __init__(self, name: str, answers: Answers, shares: np.ndarray, seed: int) -> None:
         self._name, self._answers, self._shares = name, answers, shares
-        groups = np.array([each.group for each in answers.prompts])[answers.prompt]
-        self._resampled = Resampled(groups, _RESAMPLES, seed)
+        self._resampled = Resampled(answers.of_prompts("group"), _RESAMPLES, seed)
 
     def figures(self, predicted: dict[str, np.ndarray], online: dict[str, np.ndarray]) -> list[Figure]:
         """MAE, pinball losses, coverage and Spearman of each predictor, and our differences from each. `online` are the
@@ -241,11 +237,11 @@ def _mean_correlation(a: np.ndarray, b: np.ndarray, weights: np.ndarray, cell: n
 
 
 # --- curves and notes -----------------------------------------------------------------------------------
-def _calibration(answers: Answers, shares: np.ndarray, families: np.ndarray) -> list[Curve]:
+def _calibration(answers: Answers, shares: np.ndarray) -> list[Curve]:
     """Nominal against actual share of answers below each quantile, as far as answers were seen."""
     curves = []
     for part in (WHOLE, *MAIN_FAMILIES):
-        rows = np.ones(len(families), bool) if part == WHOLE else families == part
+        rows = (answers.family == part) | (part == WHOLE)
         if rows.sum() < _LEAST_OF_BUCKET:
             continue
         part_of = answers.part(np.flatnonzero(rows))

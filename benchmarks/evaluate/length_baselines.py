@@ -33,19 +33,23 @@ _RESIDUAL = 1e-5
 
 @dataclass(frozen=True)
 class Answers:
-    """Answers as arrays: index of the prompt, key of the model, tokens, whether cut there."""
+    """Answers as arrays: index of the prompt, key of the model and its family ("" for none), tokens, whether cut there."""
 
     prompts: tuple[Prompt, ...]
     prompt: np.ndarray
     model: np.ndarray
+    family: np.ndarray
     tokens: np.ndarray
     capped: np.ndarray
 
     def part(self, rows: np.ndarray) -> Answers:
         """Some of the answers, of the same prompts."""
-        return Answers(
-            self.prompts, self.prompt[rows], self.model[rows], self.tokens[rows], self.capped[rows]
-        )
+        columns = self.prompt, self.model, self.family, self.tokens, self.capped
+        return Answers(self.prompts, *(each[rows] for each in columns))
+
+    def of_prompts(self, name: str) -> np.ndarray:
+        """What each answer's prompt has under this name."""
+        return np.array([getattr(each, name) for each in self.prompts])[self.prompt]
 
 
 def absolute_errors(answers: Answers, predicted: np.ndarray) -> np.ndarray:

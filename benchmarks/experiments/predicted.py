@@ -201,7 +201,7 @@ def _lengths(name: str, found: Dataset, model: LengthModel, seed: int) -> Iterat
     models = [each.model for each in judged]
     data = replace(found, answers=tuple(judged))
     predicted = {
-        LENGTH_MODEL: np.log(np.maximum(quantiles(shares_of(model, *answers_of(data)), 0.5), 1.0)),
+        LENGTH_MODEL: np.log(np.maximum(quantiles(shares_of(model, answers_of(data)), 0.5), 1.0)),
         MEAN_LENGTH: np.array([np.mean(logs[each.model]) for each in judged]),
     }
     for of, values in predicted.items():

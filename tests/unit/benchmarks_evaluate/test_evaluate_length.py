@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from benchmarks.evaluate.figures import Evaluation, Figure
-from benchmarks.evaluate.length import HISTOGRAM, MAIN, OURS, WARM_UP, evaluate
-from benchmarks.evaluate.length_baselines import MEDIAN, YARDSTICK, Answers, absolute_errors, baselines
+from benchmarks.evaluate.length import HISTOGRAM, MAIN, OURS, WARM_UP, answers_of, evaluate
+from benchmarks.evaluate.length_baselines import MEDIAN, YARDSTICK, absolute_errors, baselines
 from predictors.learned.artifact import Artifact
 from predictors.learned.text import prompt_features
-from predictors.training.dataset import Dataset, DatasetError, split_prompts
+from predictors.training.dataset import Answer, Dataset, DatasetError, Prompt, split_prompts
 from predictors.training.length import train
 from tests.unit.predictors_training.made_lengths import TINY, made_data
 
@@ -122,37 +122,25 @@ def test_a_test_part_without_lengths_is_refused(artifact: Artifact) -> None:
 
 
 def test_a_cut_answer_is_missed_from_below_only() -> None:
-    answers = Answers(
-        (), np.zeros(3, int), np.array(["m"] * 3), np.array([100.0] * 3), np.array([True, True, False])
-    )
+    given = tuple(Answer("p", "m", None, 100, capped) for capped in (True, True, False))
+    answers = answers_of(Dataset((Prompt("p", "g", "made", prompt_features("")),), given))
     assert absolute_errors(answers, np.array([70.0, 130.0, 130.0])).tolist() == [30.0, 0.0, 30.0]
 
 
 def test_medians_fall_back_from_task_to_model_to_all() -> None:
     prompts = made_data(3).prompts
     tasks = tuple(replace(each, task=task) for each, task in zip(prompts, ("a", "b", "c"), strict=True))
-    train_part = Answers(
-        tasks, np.array([0, 0, 1]), np.array(["m", "m", "n"]), np.array([10.0, 20.0, 90.0]), np.zeros(3, bool)
-    )
-    test_part = Answers(
-        tasks, np.array([0, 2, 2]), np.array(["m", "n", "new"]), np.array([1.0, 1.0, 1.0]), np.zeros(3, bool)
+    train_part, test_part = (
+        answers_of(
+            Dataset(tasks, tuple(Answer(tasks[at].id, model, None, tokens) for at, model, tokens in part))
+        )
+        for part in (((0, "m", 10), (0, "m", 20), (1, "n", 90)), ((0, "m", 1), (2, "n", 1), (2, "new", 1)))
     )
     assert baselines(train_part, test_part, 1)[MEDIAN][:, 0].tolist() == [15.0, 90.0, 20.0]
 
 
-def made_answers(data: Dataset) -> Answers:
-    row = {each.id: index for index, each in enumerate(data.prompts)}
-    return Answers(
-        data.prompts,
-        np.array([row[each.prompt] for each in data.answers]),
-        np.array([each.model for each in data.answers]),
-        np.array([float(each.output_tokens or 0) for each in data.answers]),
-        np.array([each.capped for each in data.answers]),
-    )
-
-
 def test_the_yardstick_is_a_ridge_of_each_model_and_learns_from_answers_that_are_there() -> None:
-    kept, out = (made_answers(each) for each in split_prompts(without_task(made_data(160)), 0.3))
+    kept, out = (answers_of(each) for each in split_prompts(without_task(made_data(160)), 0.3))
     found = baselines(kept, out, 1)
     predicted = found[YARDSTICK]
     for model in np.unique(out.model):
@@ -161,22 +149,22 @@ def test_the_yardstick_is_a_ridge_of_each_model_and_learns_from_answers_that_are
         assert errors[0].mean() < 0.75 * errors[1].mean()
         assert 0.7 <= (out.tokens[rows] <= predicted[rows, 1]).mean() <= 1.0
     # Half of one model's answers are missing: the others' predictions stay as they are.
-    poor = kept.part((kept.model != "qwen2.5:7b") | (kept.prompt % 2 == 0))
+    poor = kept.part((kept.model != "qwen2.5-7b") | (kept.prompt % 2 == 0))
     again = baselines(poor, out, 1)[YARDSTICK]
-    others = out.model != "qwen2.5:7b"
+    others = out.model != "qwen2.5-7b"
     assert again[others, 0] == pytest.approx(predicted[others, 0], rel=1e-3)
     assert not np.allclose(again[~others, 0], predicted[~others, 0], rtol=1e-3)
 
 
 def test_the_yardstick_gives_an_unknown_model_the_mean_of_all() -> None:
-    kept, out = (made_answers(each) for each in split_prompts(made_data(60), 0.3))
+    kept, out = (answers_of(each) for each in split_prompts(made_data(60), 0.3))
     unknown = replace(out, model=np.array(["new"] * len(out.model)))
     mean = float(np.exp(np.log(kept.tokens).mean()))
     assert baselines(kept, unknown, 1)[YARDSTICK][:, 0] == pytest.approx(np.full(len(out.model), mean))
 
 
 def test_the_yardstick_without_a_word_in_training() -> None:
-    kept, out = (made_answers(each) for each in split_prompts(made_data(60), 0.3))
+    kept, out = (answers_of(each) for each in split_prompts(made_data(60), 0.3))
     silent = replace(kept, prompts=tuple(replace(each, text=" ") for each in kept.prompts))
     predicted = baselines(silent, out, 1)[YARDSTICK]
     for model in np.unique(out.model):
