@@ -21,14 +21,13 @@ Baseline = Callable[[Episode], np.ndarray]
 #: Trees are fitted to at most this many requests, drawn at random.
 _MOST_REQUESTS = 40_000
 ROUNDS = 200
-_MOST_RESIDUAL = 4.0
+MOST_RESIDUAL = 4.0
 
 
-def grown(seed: int, rows: tuple[np.ndarray, ...], **loss: Any) -> HistGradientBoostingRegressor:
-    """Trees with this loss, fitted to rows, residuals and maybe weights."""
-    trees = HistGradientBoostingRegressor(
-        max_iter=ROUNDS, learning_rate=0.07, min_samples_leaf=20, random_state=seed, **loss
-    )
+def grown(seed: int, rows: tuple[np.ndarray, ...], **settings: Any) -> HistGradientBoostingRegressor:
+    """Trees with this loss and maybe other settings, fitted to rows, residuals and maybe weights."""
+    usual = {"max_iter": ROUNDS, "learning_rate": 0.07, "min_samples_leaf": 20, "random_state": seed}
+    trees = HistGradientBoostingRegressor(**usual | settings)
     # More threads than idle cores wait for each other for minutes.
     with threadpool_limits(limits=1):
         return trees.fit(*rows)
@@ -84,4 +83,4 @@ def target_rows(
         known = np.random.default_rng(seed).choice(known, most, replace=False)
     if not len(known):
         return np.zeros((2, features.shape[1])), np.zeros(2), np.ones(2)
-    return features[known], np.clip(residual[known], -_MOST_RESIDUAL, _MOST_RESIDUAL), weight[known]
+    return features[known], np.clip(residual[known], -MOST_RESIDUAL, MOST_RESIDUAL), weight[known]

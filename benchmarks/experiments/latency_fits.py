@@ -13,9 +13,8 @@ from fnmatch import fnmatchcase
 from typing import Protocol
 
 import numpy as np
-from sklearn.ensemble import HistGradientBoostingRegressor
-from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
+from benchmarks.evaluate.latency_baselines import MOST_RESIDUAL, grown
 from predictors.kernels.levels import TAUS
 from predictors.learned.latency import EVENT_FEATURES, LATENCY_FEATURES, TARGET_FEATURES, LatencyModel
 from predictors.learned.models import load_models
@@ -26,7 +25,6 @@ from predictors.training.replay import Episode
 from predictors.training.trees import arrays_of as arrays_of_trees
 
 Arrays = Mapping[str, np.ndarray]
-_MOST_RESIDUAL = 4.0
 _TREES, _DEPTH = 60, 4
 
 
@@ -137,23 +135,16 @@ def fit_trees(found: Sequence[Episode], seed: int, *, left_out: Collection[str] 
     """Boosted trees, fitted to runs without the features `left_out`. All requests weigh the same."""
     runs = [_without(each, left_out) for each in found]
     rows = np.concatenate([each.targets for each in runs]).astype(np.float64)
-    residual = np.clip(np.concatenate([each.residual for each in runs]), -_MOST_RESIDUAL, _MOST_RESIDUAL)
+    residual = np.clip(np.concatenate([each.residual for each in runs]), -MOST_RESIDUAL, MOST_RESIDUAL)
+    settings = {"max_iter": _TREES, "learning_rate": 0.1, "max_depth": _DEPTH, "early_stopping": False}
     forests = []
-    with threadpool_limits(limits=1):  # more threads than idle cores wait for each other for minutes
-        for tau in TAUS:
-            of_times = [
-                HistGradientBoostingRegressor(
-                    loss="quantile",
-                    quantile=tau,
-                    max_iter=_TREES,
-                    max_depth=_DEPTH,
-                    early_stopping=False,
-                    random_state=seed,
-                ).fit(rows[known], residual[known, time])
-                for time in range(2)
-                for known in [np.flatnonzero(np.isfinite(residual[:, time]))]
-            ]
-            forests.append(arrays_of_trees(of_times, _DEPTH))
+    for tau in TAUS:
+        of_times = [
+            grown(seed, (rows[known], residual[known, time]), loss="quantile", quantile=tau, **settings)
+            for time in range(2)
+            for known in [np.flatnonzero(np.isfinite(residual[:, time]))]
+        ]
+        forests.append(arrays_of_trees(of_times, _DEPTH))
     return Trees(forests)  # none splits by what was always 0
 
 
