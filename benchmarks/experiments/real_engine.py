@@ -18,7 +18,7 @@ import numpy as np
 from benchmarks.calibrate.measure import watched
 from benchmarks.experiments import charts, replays
 from benchmarks.experiments.report import Results, Section, Value
-from benchmarks.experiments.traffic import LATENCIES, Seen, background, together
+from benchmarks.experiments.traffic import LATENCIES, Seen, background, mean_memory, together
 from benchmarks.measures import Summary, coefficient_of_variation
 from benchmarks.replay.client import Target
 from benchmarks.replay.command import run_until_interrupted
@@ -28,8 +28,6 @@ from benchmarks.terminal import Progress
 from benchmarks.workloads.format import WorkloadError, WorkloadRequest
 from benchmarks.workloads.sources.generators import Lengths
 from benchmarks.workloads.text import prompt_text
-from predictors.training.dataset import Attempt, State
-from predictors.training.memory_rows import mean_use
 
 PROMPT_TOKENS, MAX_TOKENS = 200, 64
 #: Requests under way in the background while the same request is sent, if they did not slow each other down.
@@ -44,12 +42,11 @@ def sections(
 ) -> Iterator[Section]:
     """What `target` shows: a request `repeats` times in each arm, and `requests` replayed `times` times in each arm. After
     the first arm standard error says how long the rest takes. Raises WorkloadError if it does not answer."""
-    engine = _Engine(target)
     one = WorkloadRequest("same", 0.0, PROMPT_TOKENS, max_tokens=MAX_TOKENS)
     text = prompt_text(one, target.seed)
     copies = [replace(one, id=f"same-{place}", prompt=text) for place in range(repeats + 1)]
     progress(SAME)
-    arms = {SAME: engine.answers(copies, 1)}
+    arms = {SAME: _answers(target, copies, 1)}
     alone_s = float(np.median(arms[SAME].columns["e2e_s"][1:]))
     minutes = alone_s * (len(copies) * (1 + len(BACKGROUND)) + times * requests) / 60
     print(
@@ -58,17 +55,17 @@ def sections(
         file=sys.stderr,
     )
     progress(EQUAL)
-    arms[EQUAL] = engine.answers([replace(one, id=f"equal-{place}") for place in range(repeats + 1)], 1)
+    arms[EQUAL] = _answers(target, [replace(one, id=f"equal-{place}") for place in range(repeats + 1)], 1)
     for under_way in BACKGROUND:
         progress(f"same request, about {under_way} more under way")
         rate_per_s = under_way / alone_s
         spaced = [replace(each, arrival_s=place * alone_s) for place, each in enumerate(copies)]
         others = _others(rate_per_s, round(rate_per_s * spaced[-1].arrival_s), seed)
-        arms[f"same request, about {under_way} more under way"] = engine.answers(
-            together(others, spaced), None, [each.id for each in spaced]
+        arms[f"same request, about {under_way} more under way"] = _answers(
+            target, together(others, spaced), None, [each.id for each in spaced]
         )
     yield _repeated(arms, repeats)
-    yield _replayed(engine, requests, times, 2 / alone_s, seed, progress)
+    yield _replayed(target, requests, times, 2 / alone_s, seed, progress)
 
 
 def _others(rate_per_s: float, count: int, seed: int) -> list[WorkloadRequest]:
@@ -76,58 +73,42 @@ def _others(rate_per_s: float, count: int, seed: int) -> list[WorkloadRequest]:
     return [replace(each, max_tokens=MAX_TOKENS, output_tokens=None) for each in drawn]
 
 
-class _Engine:
-    """Sends requests to a target, and looks at its memory meanwhile where it shows any."""
+def _answers(
+    target: Target,
+    requests: Sequence[WorkloadRequest],
+    max_in_flight: int | None,
+    wanted: Sequence[str] | None = None,
+) -> Seen:
+    """Send the requests, and look at the engine's memory meanwhile where it shows any; the answers to the `wanted` ones (None:
+    to all). KeyboardInterrupt if it was interrupted, WorkloadError for a request without an answer."""
+    rows: dict[str, Row] = {}
+    looks: list[tuple[float, float | None]] = []
 
-    def __init__(self, target: Target) -> None:
-        self._target = target
-
-    def answers(
-        self,
-        requests: Sequence[WorkloadRequest],
-        max_in_flight: int | None,
-        wanted: Sequence[str] | None = None,
-    ) -> Seen:
-        """Send the requests; the answers to the `wanted` ones (None: to all). KeyboardInterrupt if it was interrupted,
-        WorkloadError for a request without an answer."""
-        rows: dict[str, Row] = {}
-        reports: list[State] = []
-        if not run_until_interrupted(self._send(requests, max_in_flight, rows, reports)):
-            raise KeyboardInterrupt
-        names = [each.id for each in requests] if wanted is None else wanted
-        found = [rows[name] for name in names]
-        for row in found:
-            if not row.complete or row.ttft_s is None or row.e2e_s is None:
-                raise WorkloadError(
-                    f"{self._target.base_url}: no answer to {row.id} ({row.error or row.outcome})"
-                )
-        sent = [Attempt("", "", row.sent_s, 1, ended_s=row.scheduled_s + (row.e2e_s or 0.0)) for row in found]
-        columns = {
-            name: np.array([getattr(row, name) for row in found], float)
-            for name in ("ttft_s", "tpot_s", "e2e_s", "output_tokens")
-        }
-        for name in ("ttft_s", "e2e_s"):
-            columns[name] -= [row.lag_s for row in found]
-        memory = mean_use(sent, reports) if len(reports) > 1 else np.full(len(found), np.nan)
-        return Seen(names, columns, memory)
-
-    async def _send(
-        self,
-        requests: Sequence[WorkloadRequest],
-        max_in_flight: int | None,
-        rows: dict[str, Row],
-        reports: list[State],
-    ) -> None:
-        async with watched(self._target, perf_counter(), _LOOK_S) as states:
+    async def send() -> None:
+        async with watched(target, perf_counter(), _LOOK_S) as states:
             await replay(
                 requests,
-                self._target,
+                target,
                 max_in_flight=max_in_flight,
                 on_row=lambda row: rows.__setitem__(row.id, row),
             )
-        reports += [
-            State("", each.t_s, kv_usage=each.kv_usage) for each in states if each.kv_usage is not None
-        ]
+        looks.extend((each.t_s, each.kv_usage) for each in states)
+
+    if not run_until_interrupted(send()):
+        raise KeyboardInterrupt
+    names = [each.id for each in requests] if wanted is None else wanted
+    found = [rows[name] for name in names]
+    for row in found:
+        if not row.complete or row.ttft_s is None or row.e2e_s is None:
+            raise WorkloadError(f"{target.base_url}: no answer to {row.id} ({row.error or row.outcome})")
+    lives = [(row.sent_s, row.scheduled_s + (row.e2e_s or 0.0)) for row in found]
+    columns = {
+        name: np.array([getattr(row, name) for row in found], float)
+        for name in ("ttft_s", "tpot_s", "e2e_s", "output_tokens")
+    }
+    for name in ("ttft_s", "e2e_s"):
+        columns[name] -= [row.lag_s for row in found]
+    return Seen(names, columns, mean_memory(lives, looks))
 
 
 def _repeated(arms: Mapping[str, Seen], repeats: int) -> Section:
@@ -168,17 +149,18 @@ def _repeated(arms: Mapping[str, Seen], repeats: int) -> Section:
 
 
 def _replayed(
-    engine: _Engine, count: int, times: int, rate_per_s: float, seed: int, progress: Progress
+    target: Target, count: int, times: int, rate_per_s: float, seed: int, progress: Progress
 ) -> Section:
     requests = _others(rate_per_s, count, seed)
     chosen = replays.followed(requests)
-    found = []
+    found = {}
     for arm, order in (("nothing", False), ("order", True)):
         seen = []
         for at in range(times):
             progress(f"replay {at + 1} of {times}, {'shuffled' if order else 'in the same order'}")
-            seen.append(engine.answers(replays.changed(requests, order, False, None, f"{seed}/{at}"), None))
-        found.append(replays.Followed(arm, replays.values_of(seen, chosen)))
+            coming = replays.changed(requests, order, False, None, f"{seed}/{at}")
+            seen.append(_answers(target, coming, None))
+        found[arm] = replays.values_of(seen, chosen)
     text = [
         f"{count} requests of different lengths come at {rate_per_s:.2g}/s, {times} times in the same order and {times} times in"
         f" a shuffled one. {len(chosen)} of them are followed.",

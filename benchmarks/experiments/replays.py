@@ -7,7 +7,7 @@ followed through all replays.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import exp
 from random import Random
 
@@ -32,12 +32,8 @@ MEASURES = ("TTFT (s)", "E2E (s)", "output tokens", "memory ratio")
 _CHOSEN = 24
 
 
-@dataclass(frozen=True, slots=True)
-class Followed:
-    """The chosen requests in all replays of an arm: by measure (replays, requests)."""
-
-    arm: str
-    values: dict[str, npt.NDArray[np.float64]]
+#: Of the chosen requests in all replays of an arm: by measure (replays, requests).
+Followed = Mapping[str, npt.NDArray[np.float64]]
 
 
 def section(replays: int, requests: int, policy: str, seed: int, noise: Logs | None) -> Section:
@@ -48,12 +44,12 @@ def section(replays: int, requests: int, policy: str, seed: int, noise: Logs | N
     original = background(rate_per_s, requests, seed)
     chosen = followed(original)
 
-    def arm(name: str) -> Followed:
+    def arm(order: bool, lengths: bool) -> Followed:
         seen = [
-            play(fleet, changed(original, *ARMS[name], noise, f"{seed}/{at}"), policy, seed, trained=True)
+            play(fleet, changed(original, order, lengths, noise, f"{seed}/{at}"), seed, policy)
             for at in range(replays)
         ]
-        return Followed(name, values_of(seen, chosen))
+        return values_of(seen, chosen)
 
     source = (
         f"log-normal with the usual sigma of {USUAL_SIGMA:g}"
@@ -61,7 +57,7 @@ def section(replays: int, requests: int, policy: str, seed: int, noise: Logs | N
         else "that of one model under two hosts (see the length of answers)"
     )
     return report_of(
-        [arm(name) for name in ARMS],
+        {name: arm(*changes) for name, changes in ARMS.items()},
         chosen,
         original,
         [
@@ -75,9 +71,13 @@ def section(replays: int, requests: int, policy: str, seed: int, noise: Logs | N
 
 
 def report_of(
-    found: Sequence[Followed], chosen: Sequence[str], requests: Sequence[WorkloadRequest], text: Sequence[str]
+    found: Mapping[str, Followed],
+    chosen: Sequence[str],
+    requests: Sequence[WorkloadRequest],
+    text: Sequence[str],
 ) -> Section:
-    """The section of what was followed; the last arm's is shown request by request."""
+    """The section of what was followed by arm; the last arm's is shown request by request."""
+    *_, (last, values) = found.items()
     return Section(
         "A workload replayed in shuffled order",
         text,
@@ -85,9 +85,9 @@ def report_of(
             Results(
                 "The same requests over the replays: mean, and medians over the requests of variance and CV",
                 ("what changes", "measure", "mean", "variance of a request", "CV of a request"),
-                [row for each in found for row in _rows(each)],
+                [row for arm, each in found.items() for row in _rows(arm, each)],
             ),
-            Results.of(f"Each followed request ({found[-1].arm})", _by_request(found[-1], chosen, requests)),
+            Results.of(f"Each followed request ({last})", _by_request(values, chosen, requests)),
         ],
         [
             charts.lanes(
@@ -126,8 +126,8 @@ def followed(requests: Sequence[WorkloadRequest]) -> list[str]:
     return [ordered[place].id for place in places]
 
 
-def values_of(seen: Sequence[Seen], chosen: Sequence[str]) -> dict[str, npt.NDArray[np.float64]]:
-    """By measure (replays, requests) of the chosen requests."""
+def values_of(seen: Sequence[Seen], chosen: Sequence[str]) -> Followed:
+    """Of what was seen in each replay."""
     rows = [each.of(chosen) for each in seen]
     columns = [
         [each.columns[name][where] for each, where in zip(seen, rows, strict=True)]
@@ -139,16 +139,16 @@ def values_of(seen: Sequence[Seen], chosen: Sequence[str]) -> dict[str, npt.NDAr
     }
 
 
-def _rows(each: Followed) -> list[list[Value]]:
+def _rows(arm: str, found: Followed) -> list[list[Value]]:
     return [
         [
-            each.arm,
+            arm,
             measure,
             _mean(values),
             _median([float(known.var(ddof=1)) for known in _known(values)]),
             _median(_variations(values)),
         ]
-        for measure, values in each.values.items()
+        for measure, values in found.items()
     ]
 
 
@@ -172,13 +172,13 @@ def _median(values: Sequence[float]) -> float | None:
 
 
 def _by_request(
-    each: Followed, chosen: Sequence[str], requests: Sequence[WorkloadRequest]
+    found: Followed, chosen: Sequence[str], requests: Sequence[WorkloadRequest]
 ) -> list[dict[str, Value]]:
     tokens = {request.id: request.prompt_tokens for request in requests}
     rows: list[dict[str, Value]] = []
     for place, name in enumerate(chosen):
         row: dict[str, Value] = {"request": name, "input tokens": tokens[name]}
-        for measure, values in each.values.items():
+        for measure, values in found.items():
             known = values[:, place][np.isfinite(values[:, place])]
             row[f"{measure}, mean"] = _mean(known)
             row[f"{measure}, variance"] = float(known.var(ddof=1)) if len(known) > 1 else None
@@ -186,11 +186,11 @@ def _by_request(
     return rows
 
 
-def _lanes(found: Sequence[Followed]) -> dict[str, list[charts.Lane]]:
+def _lanes(found: Mapping[str, Followed]) -> dict[str, list[charts.Lane]]:
     rows: dict[str, list[charts.Lane]] = {}
-    for each in found:
-        for measure, values in each.values.items():
+    for arm, each in found.items():
+        for measure, values in each.items():
             if variations := _variations(values):
                 middle, low, high = np.quantile(variations, (0.5, 0.25, 0.75)).tolist()
-                rows.setdefault(measure.partition(" (")[0], []).append((each.arm, middle, low, high))
+                rows.setdefault(measure.partition(" (")[0], []).append((arm, middle, low, high))
     return rows

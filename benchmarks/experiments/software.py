@@ -60,7 +60,7 @@ def _simulated(requests: int, seed: int) -> Section:
     panels: dict[str, dict[str, list[tuple[float, float]]]] = {f"{name} p95": {} for name in LATENCIES}
     for engine, fleet in _engines().items():
         for rate_per_s in RATES:
-            columns = play(fleet, background(rate_per_s, requests, seed), "round_robin", seed).columns
+            columns = play(fleet, background(rate_per_s, requests, seed), seed).columns
             known = answered(columns)
             row: dict[str, Value] = {"engine": engine, "requests/s": rate_per_s, "answers": int(known.sum())}
             for name, column in LATENCIES.items():

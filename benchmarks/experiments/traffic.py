@@ -96,9 +96,7 @@ def _saturated_per_s(fleet: Fleet, profile: EngineProfile, seed: int) -> float:
     together = min(seats, profile.kv_capacity_tokens / (prompt_tokens + output_tokens))
     rate_per_s = _OVERLOAD * requests_per_s(profile, prompt_tokens, output_tokens, seats)
     # Those that are admitted at the start are few among all.
-    columns = play(
-        fleet, background(rate_per_s, 100 + round(5 * together), seed), "round_robin", seed
-    ).columns
+    columns = play(fleet, background(rate_per_s, 100 + round(5 * together), seed), seed).columns
     ended_s = np.sort((columns["arrival_s"] + columns["e2e_s"])[answered(columns)])
     first, last = len(ended_s) // 4, 3 * len(ended_s) // 4
     return float((last - first) / (ended_s[last] - ended_s[first]))
@@ -130,26 +128,27 @@ def together(*streams: Sequence[WorkloadRequest]) -> list[WorkloadRequest]:
     return list(heapq.merge(*streams, key=lambda request: request.arrival_s))
 
 
-def play(
-    fleet: Fleet, requests: Sequence[WorkloadRequest], policy: str, seed: int, *, trained: bool = False
-) -> Seen:
-    """Answer the requests on virtual time. Without `trained` predictors, which are not needed to choose one of one."""
-    predictor = None if trained else OnlinePredictor()
-    result = Simulation(fleet, seed=seed, predictor=predictor).run(arrivals(requests, fleet, policy=policy))
+def play(fleet: Fleet, requests: Sequence[WorkloadRequest], seed: int, policy: str | None = None) -> Seen:
+    """Answer the requests on virtual time. Without a policy it is a fleet of one, whose choice needs no trained predictors."""
+    predictor = OnlinePredictor() if policy is None else None
+    asked = arrivals(requests, fleet, policy=policy or "round_robin")
+    result = Simulation(fleet, seed=seed, predictor=predictor).run(asked)
     columns = result.columns
     times = [columns[name].tolist() for name in ("arrival_s", "queue_wait_s", "e2e_s")]
-    attempts = [
-        Attempt("", "", arrival_s + wait_s, 1, ended_s=arrival_s + e2e_s)
-        for arrival_s, wait_s, e2e_s in zip(*times, strict=True)
-    ]
-    memory = np.full(len(attempts), np.nan)
+    lives = [(arrival_s + wait_s, arrival_s + e2e_s) for arrival_s, wait_s, e2e_s in zip(*times, strict=True)]
+    memory = np.full(len(lives), np.nan)
     for place in range(len(result.instances)):
-        states = [
-            State("", sample.at_s, kv_usage=sample.kv_usage)
-            for sample in result.timeline
-            if sample.instance == place and sample.kv_usage is not None
-        ]
         rows = np.flatnonzero(columns["instance"] == place)
-        if len(states) > 1 and len(rows):
-            memory[rows] = mean_use([attempts[row] for row in rows], states)
+        reports = [(each.at_s, each.kv_usage) for each in result.timeline if each.instance == place]
+        memory[rows] = mean_memory([lives[row] for row in rows], reports)
     return Seen([request.id for request in requests], columns, memory)
+
+
+def mean_memory(
+    lives: Sequence[tuple[float, float]], reports: Iterable[tuple[float, float | None]]
+) -> npt.NDArray[np.float64]:
+    """(N,) mean KV use over each life (start and end), from an engine's reports (moment and use); NaN where that is not known."""
+    states = [State("", at_s, kv_usage=usage) for at_s, usage in reports if usage is not None]
+    if len(states) < 2 or not lives:
+        return np.full(len(lives), np.nan)
+    return mean_use([Attempt("", "", start_s, 1, ended_s=end_s) for start_s, end_s in lives], states)

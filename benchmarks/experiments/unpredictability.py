@@ -9,7 +9,7 @@ from pathlib import Path
 
 import policies
 from benchmarks.checks import add_number, option, whole_number
-from benchmarks.experiments import answer_lengths, equal_lengths, replays, same_request
+from benchmarks.experiments import answer_lengths, replays, same_request
 from benchmarks.experiments.report import Section
 from benchmarks.replay.client import Target, check_url, key_from
 from benchmarks.terminal import Progress
@@ -67,9 +67,9 @@ def sections(args: argparse.Namespace, data: Path | None, progress: Progress) ->
         yield from real_engine.sections(_target(args), repeats, requests, replayed, args.seed, progress)
     else:
         progress("the same request")
-        yield same_request.section(repeats, args.seed)
+        yield same_request.repeated(repeats, args.seed)
         progress("equal lengths")
-        yield equal_lengths.section(5 * requests, args.seed, data)
+        yield same_request.equal_lengths(5 * requests, args.seed, data)
         progress("replays")
         yield replays.section(replayed, requests, args.policy, args.seed, noise)
     if lengths is not None:

@@ -56,7 +56,7 @@ def test_one_instance_answers_and_its_memory_is_seen() -> None:
     probe = [WorkloadRequest("probe", 3.0, 500, output_tokens=50)]
     stream = together(REQUESTS, probe)
     assert [each.arrival_s for each in stream] == sorted(each.arrival_s for each in stream)
-    seen, again = (play(fleet, stream, "round_robin", seed=1) for _ in range(2))
+    seen, again = (play(fleet, stream, seed=1) for _ in range(2))
     assert answered(seen.columns).all()
     row = seen.of(["probe"])[0]
     assert seen.columns["output_tokens"][row] == 50
