@@ -83,7 +83,7 @@ def _served(counter: Counter, key: str | None) -> dict[str, Counts]:
     threading.Thread(target=engine.serve_forever, daemon=True).start()
     try:
         with TemporaryDirectory(prefix="headway-counts-") as folder, socket.socket() as listener:
-            target = Target("engine", (engine.server_port,))
+            target = Target((engine.server_port,))
             fleet = {**fleet_of(target, Path(folder)), "probes": {"interval_s": 3600}}
             if key is not None:
                 add_key(fleet)

@@ -210,7 +210,7 @@ class Load:
         else:
             self._begin_all()
         try:
-            result = await (self._hold() if plan.mode == "hold" else self._measure())
+            result = await self._measure()
         finally:
             self._stopping = True
             stop.set()
@@ -256,24 +256,33 @@ class Load:
             self._due_ns.append(due_ns)
 
     async def _measure(self) -> Result:
+        plan, held = self.plan, 0
+        if plan.mode == "hold":
+            await self._until(lambda: self.begun >= plan.connections, plan.warmup_s + 4 * _PATIENCE_S, 0.02)
         figures = await self._window()
-        self._stopping = True
-        await self._until(
-            lambda: not any(client.busy for client in self._clients), self.plan.stream_s + _PATIENCE_S, 0.005
-        )
+        if plan.mode == "hold":
+            held = sum(client.busy and client.chunks > 0 for client in self._clients)
+        else:
+            self._stopping = True
+            await self._until(lambda: not self._busy(), plan.stream_s + _PATIENCE_S, 0.005)
         never_sent = len(self._due_ns)
-        self.started += never_sent
-        return self._result(figures, never_sent + sum(client.busy for client in self._clients), 0)
+        return Result(
+            **figures,
+            answers=self.answers,
+            chunks=self.chunks,
+            started=self.started + never_sent,
+            completed=self.completed,
+            incomplete=never_sent + self._busy() - held,
+            held=held,
+            errors=dict(self._errors),
+            latency=Spread.of_ns(self.latencies_ns.tolist()),
+            ttft=Spread.of_ns(self.ttfts_ns.tolist()),
+            relay=Spread.of_ns(self.relays_ns.tolist()),
+            lag=Spread.of_ns(self.lags_ns.tolist()),
+        )
 
-    async def _hold(self) -> Result:
-        plan = self.plan
-        await self._until(lambda: self.begun >= plan.connections, plan.warmup_s + 4 * _PATIENCE_S, 0.02)
-        figures = await self._window()
-        held = sum(client.busy and client.chunks > 0 for client in self._clients)
-        incomplete = sum(client.busy and not client.chunks for client in self._clients)
-        result = self._result(figures, incomplete, held)
-        self._stopping = True
-        return result
+    def _busy(self) -> int:
+        return sum(client.busy for client in self._clients)
 
     async def _until(self, done: Callable[[], bool], longest_s: float, look_s: float) -> None:
         until = time.monotonic() + longest_s
@@ -288,22 +297,6 @@ class Load:
         await asyncio.sleep(self.plan.duration_s)
         self.measuring = False
         return gauges.read()
-
-    def _result(self, figures: dict[str, Any], incomplete: int, held: int) -> Result:
-        return Result(
-            **figures,
-            answers=self.answers,
-            chunks=self.chunks,
-            started=self.started,
-            completed=self.completed,
-            incomplete=incomplete,
-            held=held,
-            errors=dict(self._errors),
-            latency=Spread.of_ns(self.latencies_ns.tolist()),
-            ttft=Spread.of_ns(self.ttfts_ns.tolist()),
-            relay=Spread.of_ns(self.relays_ns.tolist()),
-            lag=Spread.of_ns(self.lags_ns.tolist()),
-        )
 
 
 class _Gauges:

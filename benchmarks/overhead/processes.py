@@ -74,7 +74,6 @@ class Cores:
 class Target:
     """Something that load can be sent to. Without a process of its own (`direct`) `pids` is empty."""
 
-    name: str
     ports: tuple[int, ...]
     pids: tuple[int, ...] = ()
 
@@ -126,7 +125,7 @@ def upstream(cores: Cores) -> Iterator[Target]:
     pipe = subprocess.PIPE
     with running(command, cores.upstream, stdin=pipe, stdout=pipe) as process:
         ports = orjson.loads(_line(process, "the canned engine"))["ports"]
-        yield Target("direct", tuple(ports), (process.pid,))
+        yield Target(tuple(ports), (process.pid,))
 
 
 def fleet_of(engine: Target, directory: Path, variant: str = "headway") -> dict[str, Any]:
@@ -166,7 +165,7 @@ def gateway(fleet: Mapping[str, Any], directory: Path, cores: Cores) -> Iterator
         command, cores.target, log, stdout=subprocess.PIPE, cwd=directory, env=environment
     ) as process:
         port = int(_line(process, "the gateway", log).strip().rpartition(b":")[2])
-        yield Target("headway", (port,), tuple(usage.tree(process.pid)))
+        yield Target((port,), tuple(usage.tree(process.pid)))
 
 
 @contextmanager
@@ -180,7 +179,7 @@ def peer(name: str, engine: Target, directory: Path, cores: Cores) -> Iterator[T
     command = [program, *PEERS[name](engine.ports, port, directory)]
     with running(command, cores.target, log) as process:
         wait_for_port(process, port, name, log)
-        yield Target(name, (port,), tuple(usage.tree(process.pid)))
+        yield Target((port,), tuple(usage.tree(process.pid)))
 
 
 def _nginx(engines: Sequence[int], port: int, directory: Path) -> list[str]:

@@ -67,7 +67,7 @@ def test_a_whole_measurement_where_nginx_is_not_installed(
 
 
 def test_a_gateway_that_does_not_start_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = processes.Target("direct", (1, 2))
+    engine = processes.Target((1, 2))
     monkeypatch.setattr("benchmarks.overhead.wire.MODEL", "")  # a fleet file that is refused
     with (
         pytest.raises(StartError, match=r"the gateway did not start: .+"),

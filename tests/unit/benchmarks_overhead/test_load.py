@@ -115,7 +115,7 @@ async def test_streams_are_held(engine: Target) -> None:
 @asynccontextmanager
 async def server(script: Script) -> AsyncIterator[Target]:
     async with FakeEngine(script) as started:
-        yield Target("odd", (int(started.url.rpartition(":")[2]),))
+        yield Target((int(started.url.rpartition(":")[2]),))
 
 
 async def break_off(exchange: Exchange) -> None:
@@ -161,4 +161,4 @@ async def test_chunks_cut_anywhere_are_put_together() -> None:
 
 def test_nobody_there_is_told() -> None:
     with HeldPort() as port, pytest.raises(StartError, match="cannot connect"):
-        processes.generate(plan(Target("nobody", (port.number,))), Cores())
+        processes.generate(plan(Target((port.number,))), Cores())
