@@ -9,10 +9,11 @@ with Headway; of a log that they were trained on they explain more than of a new
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,13 +23,14 @@ from benchmarks.datasets.emulated import emulate
 from benchmarks.datasets.engine_logs import ENGINE_LOGS
 from benchmarks.datasets.public import present, read_public
 from benchmarks.datasets.splits import split
+from benchmarks.evaluate.figures import Figure
 from benchmarks.evaluate.latency_baselines import grown, target_rows
 from benchmarks.evaluate.length import answers_of, shares_of
 from benchmarks.evaluate.plots import ends
 from benchmarks.evaluate.times import TIMES, blocks_of, known_times
 from benchmarks.experiments import charts
 from benchmarks.experiments.report import Results, Section, interval
-from benchmarks.experiments.variance import Explained
+from benchmarks.experiments.variance import Values, places, with_interval
 from benchmarks.workloads.published import grouped
 from predictors.kernels.levels import P50
 from predictors.learned.length_model import LengthModel, quantiles
@@ -49,6 +51,19 @@ _LENGTH_SETS, _MOST_PROMPTS = ("zeroeval", "alpaca_eval", "arena_2023"), 300
 _MOST_ROWS = 30_000
 #: Log seconds (N, 2) of an episode's requests.
 Predict = Callable[[Episode], npt.NDArray[np.float64]]
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """What a predictor explains of one quantity in one source: of all variance, and of that `inside` groups (runs, or
+    models). `seen`: it was trained on this source."""
+
+    what: str
+    source: str
+    of: str
+    whole: Figure
+    inside: Figure
+    seen: bool
 
 
 def section(worlds: int, seed: int, data: Path | None) -> Section:
@@ -141,17 +156,11 @@ def _times(train: Dataset, test: Dataset, models: Models, seed: int) -> Iterator
             for name, title in _OURS.items()
         }
         predicted[TREES] = np.concatenate([trees(each) for each in of_source])
+        seen = (LSTM, CALIBRATED) if source in seen_sources else ()
         for time, what, known in known_times(actual):
-            for of, values in predicted.items():
-                yield Explained.by(
-                    (what, source, of),
-                    actual[known, time],
-                    values[known, time],
-                    blocks[known],
-                    runs[known],
-                    seed,
-                    seen=of in (LSTM, CALIBRATED) and source in seen_sources,
-                )
+            of_time = {of: values[known, time] for of, values in predicted.items()}
+            names = what, source, seen
+            yield from _explained(names, actual[known, time], of_time, blocks[known], runs[known], seed)
 
 
 def _memory(test: Dataset, models: Models, seed: int) -> Iterator[Explained]:
@@ -166,10 +175,8 @@ def _memory(test: Dataset, models: Models, seed: int) -> Iterator[Explained]:
             CLOSED_FORM: np.concatenate([each.held for each in of_source]),
             LAST_REPORT: np.concatenate([each.reported for each in of_source]),
         }
-        for of, values in predicted.items():
-            seen = of == MEMORY_MODEL and source in seen_sources
-            names = "KV use", source, of
-            yield Explained.by(names, actual, np.asarray(values, float), runs, runs, seed, seen=seen)
+        names = "KV use", source, (MEMORY_MODEL,) if source in seen_sources else ()
+        yield from _explained(names, actual, predicted, runs, runs, seed)
 
 
 def lengths_explained(data: Path, models: Models, trained_on: Set[str], seed: int) -> Iterator[Explained]:
@@ -204,8 +211,26 @@ def _lengths(name: str, found: Dataset, model: LengthModel, seed: int) -> Iterat
         LENGTH_MODEL: np.log(np.maximum(quantiles(shares_of(model, answers_of(data)), 0.5), 1.0)),
         MEAN_LENGTH: np.array([np.mean(logs[each.model]) for each in judged]),
     }
+    yield from _explained((LENGTHS, name, ()), actual, predicted, blocks, models, seed)
+
+
+def _explained(
+    names: tuple[str, str, Collection[str]],
+    actual: Values,
+    predicted: Mapping[str, npt.NDArray[Any]],
+    blocks: npt.ArrayLike,
+    groups: npt.ArrayLike,
+    seed: int,
+) -> Iterator[Explained]:
+    """What each predictor explains. `names` are `what`, `source`, and the predictors that were trained on it; intervals are over
+    resampled `blocks`."""
+    what, source, seen = names
     for of, values in predicted.items():
-        yield Explained.by((LENGTHS, name, of), actual, values, blocks, models, seed)
+        whole, inside = (
+            with_interval(actual, values.astype(float), blocks, within, seed)
+            for within in (None, places(groups))
+        )
+        yield Explained(what, source, of, whole, inside, of in seen)
 
 
 def _trained_on(models: Models, kind: str) -> set[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -81,34 +80,3 @@ def crossed(table: Values, noise: float) -> Mapping[str, float]:
         "noise": of_noise,
     }
     return {name: float(share) for name, share in shares.items()}
-
-
-@dataclass(frozen=True, slots=True)
-class Explained:
-    """What a predictor explains of one quantity in one source: of all variance, and of that `inside` groups (runs, or
-    models). `seen`: it was trained on this source."""
-
-    what: str
-    source: str
-    of: str
-    whole: Figure
-    inside: Figure
-    seen: bool
-
-    @classmethod
-    def by(
-        cls,
-        names: tuple[str, str, str],
-        actual: Values,
-        predicted: Values,
-        blocks: npt.ArrayLike,
-        groups: npt.ArrayLike,
-        seed: int,
-        *,
-        seen: bool = False,
-    ) -> Explained:
-        """`names` are `what`, `source` and `of`; intervals are over resampled `blocks`."""
-        whole, inside = (
-            with_interval(actual, predicted, blocks, within, seed) for within in (None, places(groups))
-        )
-        return cls(*names, whole, inside, seen)
