@@ -15,19 +15,11 @@ from policies.lower_hull import Step, lower_hull, steps_of
 
 
 @dataclass(frozen=True, slots=True)
-class FrontierPoint:
-    """`cost_usd_per_request` is the least that a mean true quality of `quality` costs."""
-
-    quality: float
-    cost_usd_per_request: float
-
-
-@dataclass(frozen=True, slots=True)
 class Frontier:
-    """Points from the cheapest answers to the best. `requests` are those counted; `left_out` have no candidate
-    of known quality that answers in full within their money cap."""
+    """Points from the cheapest answers to the best: a mean true quality, and the least USD for each request that it costs.
+    `requests` are those counted; `left_out` have no candidate of known quality that answers in full within their money cap."""
 
-    points: tuple[FrontierPoint, ...]
+    points: tuple[tuple[float, float], ...]
     requests: int
     left_out: int
 
@@ -44,9 +36,8 @@ def frontier(truth: Truth, points: int = 21) -> Frontier:
         return Frontier((), 0, left_out)
     qualities, costs = zip(*mean_frontier(counted), strict=True)
     grid = np.linspace(qualities[0], qualities[-1], points if len(qualities) > 1 else 1)
-    usd = np.interp(grid, qualities, costs)
-    found = map(FrontierPoint, grid.tolist(), usd.tolist())
-    return Frontier(tuple(found), len(counted), left_out)
+    points_usd = zip(grid.tolist(), np.interp(grid, qualities, costs).tolist(), strict=True)
+    return Frontier(tuple(points_usd), len(counted), left_out)
 
 
 def mean_frontier(choices: Sequence[Sequence[tuple[float, float]]]) -> list[tuple[float, float]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
@@ -108,7 +108,9 @@ def oracles(
             "start": best,
             "improved": met > best_met,
         },
-        "quality_cost": [asdict(point) for point in frontier(truth).points],
+        "quality_cost": [
+            {"quality": quality, "cost_usd_per_request": usd} for quality, usd in frontier(truth).points
+        ],
     }
 
 
