@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from typing import Protocol
 
 import numpy as np
 
@@ -53,31 +52,25 @@ FEATURES: Mapping[str, frozenset[str]] = {
 }
 
 
-class LatencyFit(Protocol):
-    """A fitted predictor."""
-
-    def __call__(self, episode: Episode) -> np.ndarray:
-        """(N, 2, 5): log seconds of TTFT and TPOT at `TAUS`, of the requests of a run."""
-
-    def model(self) -> LatencyModel:
-        """What serves as the trained latency model (`predictors.learned.models.Models.latency`)."""
-
-
 @dataclass(frozen=True)
-class Lstm:
-    """The latency model with these arrays."""
+class LatencyFit:
+    """A fitted predictor: the LSTM with these arrays, or two forests (TTFT and TPOT) for each of `TAUS`."""
 
-    arrays: Arrays
+    lstm: Arrays | None = None
+    forests: Sequence[Arrays] = ()
 
     def __call__(self, episode: Episode) -> np.ndarray:
         return predicted_by(self.model(), episode)
 
     def model(self) -> LatencyModel:
-        return LatencyModel(dict(self.arrays))
+        """What serves as the trained latency model (`predictors.learned.models.Models.latency`)."""
+        if self.lstm is not None:
+            return LatencyModel(dict(self.lstm))
+        return _TreeQuantiles(self.forests)  # type: ignore[return-value]
 
 
 def predicted_by(model: LatencyModel, episode: Episode) -> np.ndarray:
-    """(N, 2, 5): log seconds by the latency model alone, as it serves."""
+    """(N, 2, 5): log seconds of TTFT and TPOT at `TAUS`, of the requests of a run, by the latency model alone, as it serves."""
     state = model.start()
     states = [state.copy()]
     for row in episode.events.tolist():
@@ -87,21 +80,6 @@ def predicted_by(model: LatencyModel, episode: Episode) -> np.ndarray:
     return np.asarray(episode.corrected[:, :, None] + raw)
 
 
-@dataclass(frozen=True)
-class Trees:
-    """Two forests (TTFT and TPOT) for each of `TAUS`."""
-
-    forests: Sequence[Arrays]
-
-    def __call__(self, episode: Episode) -> np.ndarray:
-        return np.asarray(
-            episode.corrected[:, :, None] + _TreeQuantiles(self.forests).quantiles([], episode.targets)
-        )
-
-    def model(self) -> LatencyModel:
-        return _TreeQuantiles(self.forests)  # type: ignore[return-value]
-
-
 class _TreeQuantiles:
     """Forests in the place of a `LatencyModel`. The states of instances are kept as usual, and not read."""
 
@@ -109,6 +87,7 @@ class _TreeQuantiles:
         latency = load_models().latency
         assert latency is not None  # noqa: S101 (it comes with Headway)
         self.network, self.head = latency.network, self
+        self.start, self.step = latency.start, latency.step
         self._forests = [TreeModel(each) for each in forests]
 
     def quantiles(self, states: Sequence[np.ndarray], rows: np.ndarray) -> np.ndarray:
@@ -116,7 +95,7 @@ class _TreeQuantiles:
         return np.sort(found, axis=2).astype(np.float32)
 
 
-def fit_lstm(found: Sequence[Episode], seed: int, *, left_out: Collection[str] = ()) -> Lstm:
+def fit_lstm(found: Sequence[Episode], seed: int, *, left_out: Collection[str] = ()) -> LatencyFit:
     """The LSTM, with the usual settings, fitted to runs without the features `left_out`."""
     runs = [_without(each, left_out) for each in found]
     network, scales = fit(runs, Settings(), seed, lambda _: None)
@@ -128,10 +107,10 @@ def fit_lstm(found: Sequence[Episode], seed: int, *, left_out: Collection[str] =
         arrays[name][_places(TARGET_FEATURES, left_out)] = 0.0
     if set(EVENT_FEATURES) <= set(left_out):
         arrays["join_encoding"] = np.zeros_like(arrays["join_encoding"])
-    return Lstm(arrays)
+    return LatencyFit(arrays)
 
 
-def fit_trees(found: Sequence[Episode], seed: int, *, left_out: Collection[str] = ()) -> Trees:
+def fit_trees(found: Sequence[Episode], seed: int, *, left_out: Collection[str] = ()) -> LatencyFit:
     """Boosted trees, fitted to runs without the features `left_out`. All requests weigh the same."""
     runs = [_without(each, left_out) for each in found]
     rows = np.concatenate([each.targets for each in runs]).astype(np.float64)
@@ -145,7 +124,7 @@ def fit_trees(found: Sequence[Episode], seed: int, *, left_out: Collection[str] 
             for known in [np.flatnonzero(np.isfinite(residual[:, time]))]
         ]
         forests.append(arrays_of_trees(of_times, _DEPTH))
-    return Trees(forests)  # none splits by what was always 0
+    return LatencyFit(forests=forests)  # none splits by what was always 0
 
 
 def _places(names: Sequence[str], wanted: Collection[str]) -> list[int]:

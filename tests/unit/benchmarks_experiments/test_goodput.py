@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.experiments import goodput
 from benchmarks.experiments.goodput import Case, Trial, run, section
-from benchmarks.experiments.latency_fits import Lstm, Trees
+from benchmarks.experiments.latency_fits import LatencyFit
 from benchmarks.experiments.predictor_parts import Parts
 from benchmarks.simulator import Simulation
 
@@ -62,8 +62,8 @@ def test_targets_of_e2e_take_the_place_of_the_others(seen: list[tuple[Simulation
 
 
 def test_runs_can_be_sent_to_other_processes() -> None:
-    for latency in (None, "shipped", Lstm({}), Trees([])):
-        sent = replace(trial(), parts=Parts(latency))  # type: ignore[arg-type]
+    for latency in (None, "shipped", LatencyFit({}), LatencyFit(forests=[{}])):
+        sent = replace(trial(), parts=Parts(latency))
         assert pickle.loads(pickle.dumps(sent)) == sent  # noqa: S301 (ours)
 
 
