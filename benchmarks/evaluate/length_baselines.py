@@ -49,7 +49,7 @@ class Answers:
 
     def of_prompts(self, name: str) -> np.ndarray:
         """What each answer's prompt has under this name."""
-        return np.array([getattr(each, name) for each in self.prompts])[self.prompt]
+        return np.asarray(np.array([getattr(each, name) for each in self.prompts])[self.prompt])
 
 
 def absolute_errors(answers: Answers, predicted: np.ndarray) -> np.ndarray:

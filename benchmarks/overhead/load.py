@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import math
 import os
 import sys
 import threading
@@ -290,49 +291,36 @@ class Load:
             await asyncio.sleep(look_s)
 
     async def _window(self) -> dict[str, Any]:
-        """The measured window; what its gauges read."""
+        """The measured window; what was used in it."""
         await asyncio.sleep(self.plan.warmup_s)
-        gauges = _Gauges(self.plan)
+        began = _look(self.plan)
         self.measuring = True
         await asyncio.sleep(self.plan.duration_s)
         self.measuring = False
-        return gauges.read()
+        return _used(self.plan, began)
 
 
-class _Gauges:
-    """CPU over the measured window, and memory at its end."""
+def _look(plan: Plan) -> dict[str, float]:
+    """Fields of `Result` that grow with time, and `machine_s`, what all cores have worked (NaN where that is not known)."""
+    return {
+        "window_s": time.monotonic(),
+        "target_cpu_s": usage.cpu_s(plan.target_pids),
+        "bench_cpu_s": usage.cpu_s(plan.bench_pids),
+        "load_cpu_s": usage.cpu_s([os.getpid()]),
+        "machine_s": math.nan if (busy_s := usage.machine_busy_s()) is None else busy_s,
+    }
 
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
-        self._began = self._look()
-        self._busy_s = usage.machine_busy_s()
 
-    def _look(self) -> tuple[float, float, float, float]:
-        return (
-            time.monotonic(),
-            usage.cpu_s(self._plan.target_pids),
-            usage.cpu_s(self._plan.bench_pids),
-            usage.cpu_s([os.getpid()]),
-        )
-
-    def read(self) -> dict[str, Any]:
-        """Fields of `Result`."""
-        ended, busy_s = self._look(), usage.machine_busy_s()
-        window_s, target_s, bench_s, load_s = (
-            now - then for now, then in zip(ended, self._began, strict=True)
-        )
-        foreign_cores = None
-        if busy_s is not None and self._busy_s is not None:
-            foreign_cores = max(0.0, busy_s - self._busy_s - target_s - bench_s - load_s) / window_s
-        pids = self._plan.target_pids
-        return {
-            "window_s": window_s,
-            "target_cpu_s": target_s,
-            "bench_cpu_s": bench_s,
-            "load_cpu_s": load_s,
-            "foreign_cores": foreign_cores,
-            **(usage.memory(pids) if pids else dict.fromkeys(("rss_mib", "pss_mib"))),
-        }
+def _used(plan: Plan, began: dict[str, float]) -> dict[str, Any]:
+    """Fields of `Result`: CPU since that look, and memory now."""
+    found = {name: now - began[name] for name, now in _look(plan).items()}
+    foreign_s = found.pop("machine_s") - found["target_cpu_s"] - found["bench_cpu_s"] - found["load_cpu_s"]
+    pids = plan.target_pids
+    return {
+        **found,
+        "foreign_cores": None if math.isnan(foreign_s) else max(0.0, foreign_s) / found["window_s"],
+        **(usage.memory(pids) if pids else dict.fromkeys(("rss_mib", "pss_mib"))),
+    }
 
 
 async def run(plan: Plan) -> Result:

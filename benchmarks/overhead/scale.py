@@ -13,7 +13,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from hashlib import sha256
@@ -112,14 +112,14 @@ def _row(
         return digits(what * 1e6 / max(result.completed, 1))
 
     _wait_for(target, "headway_replicas", float(workers))  # the workers have heard of each other
-    idle = _Meters(target, redis, options.store_pid)
+    idle = _meters(target, redis, options.store_pid)
     time.sleep(options.duration)
-    idle_target_s, _, _, _, idle_calls = idle.read()
-    meters = _Meters(target, redis, options.store_pid)
+    idle_target_s, _, _, _, idle_calls = idle()
+    meters = _meters(target, redis, options.store_pid)
     fastest = run("json-max", connections=32 * workers)
-    _, _, redis_s, _, calls = meters.read()
+    _, _, redis_s, _, calls = meters()
     _wait_for(target, "headway_records_pending", 0.0)
-    _, writers_s, _, store_s, _ = meters.read()
+    _, writers_s, _, store_s, _ = meters()
     paced, streams = run("json"), run("streams")
     answers = max(fastest.completed, 1)
     for each in (fastest, paced, streams):
@@ -177,26 +177,20 @@ class _Redis:
         return sum(each["calls"] for name, each in found.items() if name != "cmdstat_info")
 
 
-class _Meters:
-    """CPU seconds and commands since it was made."""
+def _meters(target: Target, redis: _Redis, store_pid: int | None) -> Callable[[], list[float]]:
+    """What says what was used since now: CPU seconds of the gateway, of its writer processes, of Redis and of the database, and
+    Redis's commands."""
+    writers = [
+        pid for pid in target.pids if b"writer_main" in (usage.PROC / str(pid) / "cmdline").read_bytes()
+    ]
 
-    def __init__(self, target: Target, redis: _Redis, store_pid: int | None) -> None:
-        self._target, self._redis = target, redis
-        self._writers = [
-            pid for pid in target.pids if b"writer_main" in (usage.PROC / str(pid) / "cmdline").read_bytes()
-        ]
-        self._store_pid = store_pid
-        self._began = self._look()
-
-    def _look(self) -> tuple[float, ...]:
+    def look() -> list[float]:
         # PostgreSQL starts a process for each connection.
-        store = [] if self._store_pid is None else usage.tree(self._store_pid)
-        pids = (self._target.pids, self._writers, [self._redis.pid], store)
-        return (*map(usage.cpu_s, pids), float(self._redis.calls()))
+        store = [] if store_pid is None else usage.tree(store_pid)
+        return [*map(usage.cpu_s, (target.pids, writers, [redis.pid], store)), float(redis.calls())]
 
-    def read(self) -> tuple[float, ...]:
-        """Of the gateway, of its writer processes, of Redis, of the database; Redis's commands."""
-        return tuple(now - then for now, then in zip(self._look(), self._began, strict=True))
+    began = look()
+    return lambda: [now - then for now, then in zip(look(), began, strict=True)]
 
 
 @contextmanager

@@ -35,12 +35,12 @@ def long_enough(monkeypatch: pytest.MonkeyPatch) -> None:
 
     async def window(run: load.Load) -> dict[str, Any]:
         await asyncio.sleep(run.plan.warmup_s)
-        gauges = load._Gauges(run.plan)
+        began = load._look(run.plan)
         run.measuring = True
         await asyncio.sleep(run.plan.duration_s)
         await until(lambda: enough(run))
         run.measuring = False
-        return gauges.read()
+        return load._used(run.plan, began)
 
     monkeypatch.setattr(load.Load, "_window", window)
 
