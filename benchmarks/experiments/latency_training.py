@@ -136,25 +136,20 @@ class LatencyTraining:
             self.fits[predictor, to] = FIT[predictor](runs, self.seed, left_out=left_out)
         return self.fits[predictor, to]
 
-    def _judge(
-        self, judged_on: str, to: str, predictor: str, predict: Predict, runs: Sequence[Episode]
-    ) -> Judged:
-        return judge((judged_on, to, predictor), runs, predict, self.seed)
-
     # --- sections ---------------------------------------------------------------------------------------
     def families(self) -> Section:
         """Each family by what was fitted to its own instances, to those of the other one, and to both."""
         rows: list[Judged] = []
         for family in FAMILIES:
             runs = [each for each in self.test if each.run.family == family]
-            rows.append(self._judge(family, NOTHING, ESTIMATE, _replayed(PHYSICAL), runs))
+            rows.append(judge((family, NOTHING, ESTIMATE), runs, _replayed(PHYSICAL), self.seed))
             for predictor in FIT:
                 for to in (*FAMILIES, ALL):
                     fitted = self.fit(
                         predictor, to, [each for each in self.train if to in (each.run.family, ALL)]
                     )
-                    rows.append(self._judge(family, to, predictor, fitted, runs))
-            rows.append(self._judge(family, ALL, COMBINED, _replayed(SERVED), runs))
+                    rows.append(judge((family, to, predictor), runs, fitted, self.seed))
+            rows.append(judge((family, ALL, COMBINED), runs, _replayed(SERVED), self.seed))
         caption = "Loss of TTFT by family and predictor, by what was fitted to"
         by_predictor: dict[str, list[tuple[str, Judged]]] = {}
         for each in rows:
@@ -176,7 +171,7 @@ class LatencyTraining:
 
     def features(self) -> Section:
         """Fitted anew without each group of features."""
-        rows = [self._judge(ALL, NOTHING, ESTIMATE, _replayed(PHYSICAL), self.test)]
+        rows = [judge((ALL, NOTHING, ESTIMATE), self.test, _replayed(PHYSICAL), self.seed)]
         lanes = {ESTIMATE: [(ESTIMATE, rows[0])]}
         for what, left_out in {"all features": frozenset[str](), **FEATURES}.items():
             for predictor in FIT:
@@ -184,7 +179,7 @@ class LatencyTraining:
                     continue
                 to = ALL if not left_out else f"without {what}"
                 fitted = self.fit(predictor, to, self.train, left_out)
-                rows.append(self._judge(ALL, to, predictor, fitted, self.test))
+                rows.append(judge((ALL, to, predictor), self.test, fitted, self.seed))
                 lanes.setdefault(what if not left_out else to, []).append((predictor, rows[-1]))
         return Section(
             "Latency: features",
@@ -218,16 +213,14 @@ class LatencyTraining:
             to = ALL if runs is self.train else f"{size:,} requests"
             for predictor in (*FIT, ESTIMATE):
                 predict = _replayed(PHYSICAL) if predictor == ESTIMATE else self.fit(predictor, to, runs)
-                found = self._judge(
-                    ALL, NOTHING if predictor == ESTIMATE else to, predictor, predict, self.test
-                )
+                names = (ALL, NOTHING if predictor == ESTIMATE else to, predictor)
+                found = judge(names, self.test, predict, self.seed)
                 if predictor != ESTIMATE or runs is self.train:
                     rows.append(found)
                 draw(found, predictor, size)
         size = sum(shipped.about["latency"]["requests"].values())
-        found = self._judge(
-            ALL, f"{size:,} requests (shipped)", LSTM, partial(predicted_by, shipped.latency), self.test
-        )
+        names = (ALL, f"{size:,} requests (shipped)", LSTM)
+        found = judge(names, self.test, partial(predicted_by, shipped.latency), self.seed)
         rows.append(found)
         draw(found, LSTM, size)
         return Section(
@@ -302,11 +295,11 @@ class LatencyTraining:
         rows: list[Judged] = []
         everything = [*self.train, *(each for found in kept.values() for each in found)]
         for name, judged in held_out.items():
-            rows.append(self._judge(name, NOTHING, ESTIMATE, _replayed(PHYSICAL), judged))
+            rows.append(judge((name, NOTHING, ESTIMATE), judged, _replayed(PHYSICAL), self.seed))
             for predictor in FIT:
                 for to, runs in ((ALL, self.train), (WITH_LOGS, everything)):
                     fitted = self.fit(predictor, to, runs)
-                    rows.append(self._judge(name, to, predictor, fitted, judged))
+                    rows.append(judge((name, to, predictor), judged, fitted, self.seed))
         lanes = {
             name: [
                 (each.predictor + (f" ({each.fitted_to})" if each.fitted_to != NOTHING else ""), each)
