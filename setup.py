@@ -50,7 +50,7 @@ def kernel(name: str) -> Extension:
 def compiled(package: str) -> list[Extension]:
     """The modules in a package's `native`: from the package's modules of their names, or from Cython (`router.compiled.compiled_from`)."""
     folder = Path(package.replace(".", "/"))
-    native = sorted(path for path in (folder / "native").iterdir() if path.suffix in (".pxd", ".pyx"))
+    native = sorted(path for suffix in ("pxd", "pyx") for path in (folder / "native").glob(f"*.{suffix}"))
     beside = (folder / f"{path.stem}.py" for path in native)
     digested = [*(path for path in beside if path.is_file()), *native]
     return [

@@ -38,7 +38,7 @@ def why_not(modules: Mapping[str, Sequence[Path]]) -> str | None:
 def compiled_from(folder: Path) -> list[Path]:
     """What the modules in a folder's `native` are compiled from: modules of the folder, each with a declaration of its name there,
     and all that is in Cython there. Empty for an installed package."""
-    native = sorted(path for path in (folder / "native").iterdir() if path.suffix in (".pxd", ".pyx"))
+    native = sorted(path for suffix in ("pxd", "pyx") for path in (folder / "native").glob(f"*.{suffix}"))
     beside = (folder / f"{path.stem}.py" for path in native)
     return [*(path for path in beside if path.is_file()), *native]
 

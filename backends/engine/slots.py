@@ -82,6 +82,8 @@ class SlotEngine:
         self.generation_tokens_total = 0
         self.prefix_queries_total = 0
         self.prefix_hits_total = 0
+        # It preempts nothing, and its KV memory is its slots.
+        self.preemptions_total, self.kv_usage = 0, None
         self.loads_total = 0
         self.unloads_total = 0
         self._runners: dict[str, Runner] = {}

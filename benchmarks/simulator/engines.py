@@ -96,13 +96,12 @@ class SimulatedEngine:
     def load(self) -> tuple[int, int, float | None]:
         """Running and waiting sequences, and the share of KV memory in use (None with slots)."""
         engine = self._engine
-        return engine.running, engine.waiting, engine.kv_usage if isinstance(engine, Engine) else None
+        return engine.running, engine.waiting, engine.kv_usage
 
     @property
     def preemptions(self) -> int:
         """Since the beginning, also before `restart`; an engine with slots has none."""
-        engine = self._engine
-        return self._lost_preemptions + (engine.preemptions_total if isinstance(engine, Engine) else 0)
+        return self._lost_preemptions + self._engine.preemptions_total
 
     def limit_tokens(self, model: str) -> int:
         """Prompt and output together that the engine holds for one request."""
@@ -121,8 +120,8 @@ class SimulatedEngine:
         """Queue a request; returns the prompt tokens that the engine counts. `prefix_hashes` cover
         PREFIX_BLOCK_TOKENS tokens each. Raises QueueFull and PromptTooLong; an Ollama cuts a prompt that is
         too long, as a real one does."""
-        if isinstance(self._engine, SlotEngine):
-            limit = self._engine.slot_context_tokens(model)
+        if self._fixed_slots:
+            limit = self.limit_tokens(model)
             if prompt_tokens >= limit:
                 prompt_tokens = max(1, limit - min(output_tokens, max(1, limit // 2)))
                 prefix_hashes = ()  # the head is what is cut
@@ -157,14 +156,11 @@ class SimulatedEngine:
 
     def report(self, now: float) -> LoadReport:
         """The instance's load report at `now`, as its adapter would read it."""
-        engine = self._engine
-        if isinstance(engine, SlotEngine):
-            loaded = engine.loaded(now * self.speed)
-            names = frozenset(self._candidates[each.model].upstream_model for each in loaded)
-            return LoadReport(loaded_models=names)
-        return LoadReport(
-            engine.running,
-            engine.waiting,
-            engine.kv_usage,
-            engine.kv.total * engine.profile.block_tokens,
-        )
+        match self._engine:
+            case SlotEngine() as engine:
+                loaded = engine.loaded(now * self.speed)
+                names = frozenset(self._candidates[each.model].upstream_model for each in loaded)
+                return LoadReport(loaded_models=names)
+            case engine:
+                kv_tokens = engine.kv.total * engine.profile.block_tokens
+                return LoadReport(engine.running, engine.waiting, engine.kv_usage, kv_tokens)
