@@ -6,7 +6,8 @@ brings raises `Deadlock`.
 
 Both ends of a connection may live on the loop: what one end writes to a loopback socket is there for the other
 end at once, so the clock waits for it. aiosqlite's threads are known too (`SqliteQueue`), and the process that writes
-records (`AwaitedWriterProcess`), and lookups of names (`lookups_are_waited_for`). Other processes and threads are not: whoever waits for them needs the machine's clock.
+records (`AwaitedWriterProcess`), and lookups of names (`lookups_are_waited_for`). Other processes and threads are not:
+whoever waits for them needs the machine's clock.
 
 A folder's `conftest.py` imports `pytest_asyncio_loop_factories` to run its tests on virtual time, but for those marked
 `real_time`, `database_work_is_waited_for` where they have a store, and `lookups_are_waited_for` where an engine has a name.

@@ -261,8 +261,8 @@ def analytic_estimates(
     answers: Sequence[AnswerLength],
     now: float,
 ) -> Estimates:
-    """One for each candidate. `stats` are their `predictors.online.candidate_stats.CandidateStats`. `request_tokens` are those of the prompt and `cached` those of it that need no prefill there,
-    both in the router's estimate."""
+    """One for each candidate. `stats` are their `predictors.online.candidate_stats.CandidateStats`. `request_tokens` are those
+    of the prompt and `cached` those of it that need no prefill there, both in the router's estimate."""
     return Estimates(
         _analytic_estimate(*each, request_tokens, now)
         for each in zip(stats, candidates, instances, cached, answers, strict=True)
