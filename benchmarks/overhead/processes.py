@@ -92,17 +92,6 @@ def pinned(cores: frozenset[int] | None) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-def allow_many_files() -> None:
-    """Raise our limit of open files, which children inherit, as far as the system lets us."""
-    with suppress(ImportError, ValueError, OSError):
-        import resource
-
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        wanted = 65_536 if hard == resource.RLIM_INFINITY else min(hard, 65_536)
-        if soft < wanted:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-
-
 @contextmanager
 def running(
     command: Sequence[str], cores: frozenset[int] | None, log: Path | None = None, **options: Any

@@ -28,7 +28,7 @@ from benchmarks.overhead.processes import Cores, StartError, Target
 from benchmarks.overhead.report import digits
 from benchmarks.overhead.scenarios import SCENARIOS
 from benchmarks.terminal import aligned_table
-from router.listening import free_port
+from router.listening import free_port, raise_open_files
 
 KEY = "sk-headway-bench"
 #: Workers must have found each other, and records must be written, within this time.
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--store-pid", type=int, metavar="PID", help="the database server, for its CPU")
     parser.add_argument("--spread", action="store_true", help="let the workers use all cores")
     options = parser.parse_args(arguments)
-    processes.allow_many_files()
+    raise_open_files()
     cores = Cores.here()
     if options.spread:
         cores = replace(cores, target=None)

@@ -12,6 +12,7 @@ from pathlib import Path
 from benchmarks.overhead import processes
 from benchmarks.overhead.plan import Plan, Result
 from benchmarks.overhead.processes import VARIANTS, Cores, StartError, Target
+from router.listening import raise_open_files
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +142,7 @@ def measure(
 ) -> Measured:
     """Measure; `on_run` gets each run's name before it starts. Every pass starts its processes afresh, and
     the order of the targets rotates. Raises StartError if anything but a peer does not start."""
-    processes.allow_many_files()
+    raise_open_files()
     measured = Measured(Cores.here())
     for number in range(passes):
         with ExitStack() as stack:
