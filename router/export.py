@@ -22,6 +22,7 @@ import sqlalchemy as sa
 from rich.progress import TimeRemainingColumn
 
 from benchmarks.terminal import progress_bar
+from benchmarks.workloads.format import written_whole
 from router.store import tables
 from router.store.async_engine import AsyncEngine
 from router.store.database import StoreError, opened
@@ -88,17 +89,8 @@ def _output(path: str) -> Iterator[BinaryIO]:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
-    if Path(path).exists() and not Path(path).is_file():
-        with Path(path).open("wb") as file:
-            yield file
-        return
-    unfinished = Path(f"{path}.part")
-    try:
-        with unfinished.open("wb") as file:
-            yield file
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    with written_whole(Path(path)) as part, part.open("wb") as file:
+        yield file
 
 
 async def _export(url: str, extract: Extract, form: type[Parquet | Csv], out: BinaryIO) -> int:
