@@ -20,7 +20,7 @@ from router.core.errors import UpstreamError, UpstreamRejected
 from router.core.interfaces import Call
 
 #: OpenAI's (or vLLM's) field and Ollama's option; sent only if given.
-_OPTIONS = {
+OPTIONS = {
     "temperature": "temperature",
     "top_p": "top_p",
     "top_k": "top_k",
@@ -50,7 +50,7 @@ def _refuse(message: str, param: str) -> UpstreamRejected:
 
 def _options(call: Call, num_ctx: int | None) -> dict[str, Any]:
     body = call.body
-    options = {ours: body[name] for name, ours in _OPTIONS.items() if body.get(name) is not None}
+    options = {ours: body[name] for name, ours in OPTIONS.items() if body.get(name) is not None}
     stop = body.get("stop")
     if stop is not None:
         options["stop"] = [stop] if isinstance(stop, str) else stop

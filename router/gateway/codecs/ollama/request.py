@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
+from backends.ollama_bodies import OPTIONS
 from router.core.errors import invalid_request, model_not_found
 from router.core.raw_json import dumps
 from router.gateway.codecs.codec import Translated
@@ -120,19 +121,8 @@ def _embedding(given: Common, into: dict[str, Any], texts: str | list[str] | Non
 
 
 # --- fields ------------------------------------------------------------------------------------------
-#: Option -> field of the OpenAI-shaped body. The last three are vLLM's and llama.cpp's own.
-_OPTIONS = {
-    "num_predict": "max_tokens",
-    "seed": "seed",
-    "temperature": "temperature",
-    "top_p": "top_p",
-    "presence_penalty": "presence_penalty",
-    "frequency_penalty": "frequency_penalty",
-    "stop": "stop",
-    "top_k": "top_k",
-    "min_p": "min_p",
-    "repeat_penalty": "repetition_penalty",
-}
+#: Option -> field of the OpenAI-shaped body.
+_OPTIONS = {"num_predict": "max_tokens", "stop": "stop"} | {theirs: ours for ours, theirs in OPTIONS.items()}
 
 
 def _model(given: Common, *, missing_is_unknown: bool = False) -> str:
