@@ -29,10 +29,14 @@ PATHS = {"chat": "/api/chat", "completions": "/api/generate", "embeddings": "/ap
 _DURATION = re.compile(r"-?(?:[0-9]+(?:\.[0-9]*)?(?:ns|us|ms|s|m|h))+")
 
 
+def tagged(name: str) -> str:
+    """A model's name as Ollama shows it, with a tag."""
+    return name if ":" in name.rpartition("/")[2] else f"{name}:latest"
+
+
 def local_name(name: str) -> str:
     """A model's name as Ollama compares it: any case, with its tag."""
-    name = name.lower()
-    return name if ":" in name.rpartition("/")[2] else f"{name}:latest"
+    return tagged(name.lower())
 
 
 def _keep_alive(value: object) -> object:

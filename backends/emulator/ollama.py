@@ -24,7 +24,6 @@ from backends.emulator.ollama_request import (
     Job,
     allowed_host,
     fit_context,
-    full_name,
     json_object,
     keep_alive_s,
     native_job,
@@ -48,6 +47,7 @@ from backends.emulator.text import (
 from backends.engine.profiles import find, known_memory_bytes, quantization_of, weights_bytes
 from backends.engine.sequence import Finish
 from backends.engine.slots import SlotEngine
+from backends.ollama import local_name
 from router.core.profile import EngineProfile
 
 VERSION = "0.17.0-headway-emulator"
@@ -107,7 +107,7 @@ class OllamaServer:
         )
         self.driver = Driver(self.engine, speed, clock)
         self._loading = LoadQueue(self.engine, self.driver)
-        self._models = {full_name(name): self._model(name, profile) for name, profile in profiles.items()}
+        self._models = {local_name(name): self._model(name, profile) for name, profile in profiles.items()}
         get: dict[str, Callable[[Exchange], None]] = {
             "/": self._root,
             "/api/version": lambda exchange: exchange.respond_json(200, {"version": VERSION}),
@@ -138,7 +138,7 @@ class OllamaServer:
         return Model(
             name,
             profile,
-            model_names(profile, name, full_name(name), name.removesuffix(":latest")),
+            model_names(profile, name, local_name(name), name.removesuffix(":latest")),
             slots,
             num_ctx,
             weights_bytes(profile.name) if known else None,
@@ -223,7 +223,7 @@ class OllamaServer:
         exchange.respond_json(200, _card(self._find(name)))
 
     def _find(self, name: Any) -> Model:
-        model = self._models.get(full_name(name)) if isinstance(name, str) else None
+        model = self._models.get(local_name(name)) if isinstance(name, str) else None
         if model is None:
             raise Rejected(404, f"model '{name}' not found")
         return model

@@ -14,7 +14,7 @@ from functools import partial
 from hashlib import sha256
 from typing import Any
 
-from backends.emulator.ollama_request import shown_name
+from backends.ollama import tagged
 from router.core.profile import EngineProfile
 
 _BYTES_PER_PARAMETER = 0.57
@@ -80,7 +80,7 @@ class Model:
 
     def tag(self) -> dict[str, Any]:
         """The model's entry in /api/tags."""
-        shown = shown_name(self.name)
+        shown = tagged(self.name)
         return {
             "name": shown,
             "model": shown,
@@ -92,7 +92,7 @@ class Model:
 
     def running(self, expires_in_s: float, context_tokens: int) -> dict[str, Any]:
         """The model's entry in /api/ps."""
-        shown = shown_name(self.name)
+        shown = tagged(self.name)
         left = _LONGEST if math.isinf(expires_in_s) else timedelta(seconds=expires_in_s)
         return {
             "name": shown,
@@ -110,7 +110,7 @@ class Model:
         family = self.family
         return {
             "license": "This is an emulated model: there are no weights.",
-            "modelfile": f"# headway-emulator\nFROM {shown_name(self.name)}\n",
+            "modelfile": f"# headway-emulator\nFROM {tagged(self.name)}\n",
             "parameters": "",
             "template": "{{ .Prompt }}",
             "details": self.details(),

@@ -13,8 +13,9 @@ from typing import NamedTuple
 from backends.emulator.driver import Driver
 from backends.emulator.generation import Generation
 from backends.emulator.ollama_catalog import Model
-from backends.emulator.ollama_request import Options, full_name
+from backends.emulator.ollama_request import Options
 from backends.engine.slots import SlotEngine
+from backends.ollama import local_name
 
 
 class _Held(NamedTuple):
@@ -41,7 +42,7 @@ class LoadQueue:
         """The engine's name for the model with these load-time options, and the context of its slots."""
         most = model.profile.kv_capacity_tokens // model.slots
         context = min(options.num_ctx or model.num_ctx, most)
-        variant = f"{full_name(model.name)}\n{context}\n{options.load!r}"
+        variant = f"{local_name(model.name)}\n{context}\n{options.load!r}"
         if variant not in self._engine.profiles:
             profile = replace(model.profile, kv_capacity_tokens=context * model.slots)
             self._engine.profiles[variant] = profile

@@ -30,16 +30,6 @@ _NUMBERS = frozenset(
 )
 
 
-def shown_name(name: str) -> str:
-    """A name as lists show it: as it was given, with a tag."""
-    return name if ":" in name.rpartition("/")[2] else name + ":latest"
-
-
-def full_name(name: str) -> str:
-    """The name as the store knows it: lower case, with a tag."""
-    return shown_name(name.lower())
-
-
 def go_duration_s(text: str) -> float:
     """Seconds of a duration in the syntax of Go's time.ParseDuration ("5m", "1h30m", "300ms"). A number without a unit,
     except "0", is an error there too. Raises ValueError with Go's text."""

@@ -11,6 +11,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, model_validator
 
+from backends.ollama import tagged
 from router import __version__
 from router.core.errors import Refusal, invalid_request, model_not_found
 from router.core.quoting import cut
@@ -39,11 +40,6 @@ class ModelCard:
     family: str | None = None
     quantization: str | None = None
     context_tokens: int | None = None
-
-
-def tagged(name: str) -> str:
-    """The name with its tag, as Ollama lists it; without a tag it gets `latest`."""
-    return name if ":" in name.rpartition("/")[2] else f"{name}:latest"
 
 
 def parameter_size(name: str) -> str | None:

@@ -7,7 +7,7 @@ import statistics
 import pytest
 
 from backends.emulator.answers import shaped_answer, stopped_answer
-from backends.emulator.ollama_request import full_name, go_duration_s, keep_alive_s
+from backends.emulator.ollama_request import go_duration_s, keep_alive_s
 from backends.emulator.openai_fields import Rejected
 from backends.emulator.text import (
     Answer,
@@ -19,6 +19,7 @@ from backends.emulator.text import (
     prefix_hashes,
     requested_output_tokens,
 )
+from backends.ollama import local_name
 
 
 @pytest.mark.parametrize(
@@ -130,6 +131,6 @@ def test_keep_alive_refuses_what_go_refuses(given: object) -> None:
 def test_go_durations_and_names() -> None:
     with pytest.raises(ValueError, match='missing unit in duration "300"'):
         go_duration_s("300")
-    assert full_name("Llama3.2") == "llama3.2:latest"
-    assert full_name("reg:5000/a/Model:8B") == "reg:5000/a/model:8b"
-    assert full_name("reg:5000/a/model") == "reg:5000/a/model:latest"
+    assert local_name("Llama3.2") == "llama3.2:latest"
+    assert local_name("reg:5000/a/Model:8B") == "reg:5000/a/model:8b"
+    assert local_name("reg:5000/a/model") == "reg:5000/a/model:latest"

@@ -8,10 +8,11 @@ from datetime import UTC, datetime
 import pytest
 from ollama import ListResponse, ProcessResponse, ShowResponse
 
+from backends.ollama import tagged
 from router.core.errors import Refusal, invalid_request
 from router.core.types import Outcome
 from router.gateway.codecs.ollama.answer import error_body, refusal_body
-from router.gateway.routes.models import OLLAMA_VERSION, ModelCard, parameter_size, ps, show, tagged, tags
+from router.gateway.routes.models import OLLAMA_VERSION, ModelCard, parameter_size, ps, show, tags
 
 AT_NS = 1_700_000_000_000_000_000
 AT = datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)
