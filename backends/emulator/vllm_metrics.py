@@ -7,7 +7,6 @@ time divided by the speed. Names, types and buckets are those of vLLM's `v1/metr
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
@@ -15,6 +14,7 @@ from itertools import count, takewhile
 
 from backends.emulator.generation import Choice
 from backends.engine.batching import Engine
+from router.core.histogram import Histogram
 
 _LATENCY_BUCKETS = (
     *(0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0),
@@ -56,21 +56,6 @@ def one_two_five(most: int) -> tuple[int, ...]:
     """1, 2, 5, 10, 20, ... up to `most`, the buckets of vLLM's token histograms."""
     scales = takewhile(lambda scale: scale <= most, (10**power for power in count()))
     return tuple(mantissa * scale for scale in scales for mantissa in (1, 2, 5) if mantissa * scale <= most)
-
-
-class Histogram:
-    """Counts by bucket. `observe` costs well under a microsecond."""
-
-    __slots__ = ("bounds", "counts", "total")
-
-    def __init__(self, bounds: tuple[float, ...]) -> None:
-        self.bounds = bounds
-        self.counts = [0] * (len(bounds) + 1)
-        self.total = 0.0
-
-    def observe(self, value: float) -> None:
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.total += value
 
 
 class VllmMetrics:

@@ -207,7 +207,7 @@ def reader(type kind, *names):
 
 
 cdef class Histogram:
-    """See `router.gateway.telemetry.series`."""
+    """See `router.core.histogram`."""
 
     cdef readonly tuple bounds
     cdef readonly list counts

@@ -15,7 +15,7 @@ from itertools import accumulate
 from math import isfinite, isnan
 from typing import NamedTuple, Self
 
-from router.gateway.telemetry.series import Histogram
+from router.core.histogram import Histogram
 
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 #: Time between two turns of the event loop while a page is made.

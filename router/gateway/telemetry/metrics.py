@@ -13,8 +13,9 @@ from typing import Any
 
 from router.background import failed
 from router.compiled import reader
+from router.core.histogram import Histogram
 from router.core.types import OUTSIDE_ATTAINMENT, Outcome
-from router.gateway.telemetry.series import DECISION_BUCKETS, Histogram, Labels, Series
+from router.gateway.telemetry.series import DECISION_BUCKETS, Labels, Series
 from router.store.records import RequestRecord
 
 OTHER = "other"

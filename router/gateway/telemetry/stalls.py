@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from router.gateway.telemetry.series import Histogram
+from router.core.histogram import Histogram
 
 STALL_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 #: `recent_s` covers one to two of these windows.

@@ -6,9 +6,9 @@ import asyncio
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from router.core.histogram import Histogram
 from router.gateway.scraping import process_families
 from router.gateway.telemetry.exposition import Family, Page, counter, gauge, histogram, merge, pack, unpack
-from router.gateway.telemetry.series import Histogram
 from router.worker import worker_families
 
 

@@ -15,12 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
+from router.core.histogram import Histogram
 from router.core.types import Outcome
 from router.gateway.scraping import MAX_PAGES, Scrapes, families, metrics_page
 from router.gateway.telemetry import metrics as metrics_module
 from router.gateway.telemetry.exposition import Page, counter, gauge, histogram, merge, pack, unpack
 from router.gateway.telemetry.metrics import Metrics
-from router.gateway.telemetry.series import Histogram
 from tests.longest_stall import LongestStall
 from tests.metrics_page import idle_gateway
 from tests.unit.gateway_keys.test_metrics import record
