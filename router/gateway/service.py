@@ -130,7 +130,7 @@ class Gateway:
         return scaling(
             self.runner.scheduler,
             [model.name for model in self.config.models],
-            self.peers.queued_elsewhere,
+            self.peers.queued(),
             wanted_by_model(self.config.scaling, self.decision),
         )
 

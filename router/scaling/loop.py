@@ -92,7 +92,7 @@ class ScalingLoop:
         """Whether a request waits for a model of which no pool is to have an instance."""
         if not self._turns.due:
             return False
-        queued, wanted = self._queued(), self._turns.last.wanted
+        queued, wanted = self._gateway.peers.queued(), self._turns.last.wanted
         awake = {pool.model for pool in self._config.pools if wanted.get(pool.name)}
         return any(queued.get(pool.model) and pool.model not in awake for pool in self._config.pools)
 
@@ -130,18 +130,8 @@ class ScalingLoop:
                 pool.name: pool_load(pool, instances, scheduler, self._actuator.starting(pool.name))
                 for pool in self._config.pools
             },
-            models=model_loads(self._totals, counted, self._queued()),
+            models=model_loads(self._totals, counted, self._gateway.peers.queued()),
         )
-
-    def _queued(self) -> Mapping[str, int]:
-        """The waiting requests of all replicas by model."""
-        elsewhere = self._gateway.peers.queued_elsewhere
-        scheduler = self._gateway.runner.scheduler
-        if not scheduler.queue_depth:
-            return elsewhere
-        queued = scheduler.queued_by_model()
-        queued.update(elsewhere)
-        return queued
 
     def _own_totals(self) -> dict[str, Totals]:
         gateway = self._gateway

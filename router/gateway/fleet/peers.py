@@ -30,8 +30,7 @@ class PeerLink:
         self._state = state
         self._sharing = sharing
         self.followers: dict[str, Follower] = {}
-        #: Queued requests of other replicas, by model.
-        self.queued_elsewhere: Mapping[str, int] = {}
+        self._queued_elsewhere: Mapping[str, int] = {}
         #: What this replica and each other one, by its run, have counted for scaling, by model.
         self.counts: Mapping[str, Sequence[int]] = {}
         self.counts_elsewhere: Mapping[str, Mapping[str, Sequence[int]]] = {}
@@ -76,9 +75,18 @@ class PeerLink:
             counts=self.counts,
         )
 
+    def queued(self) -> Mapping[str, int]:
+        """The waiting requests of all replicas by model."""
+        scheduler = self._runner.scheduler
+        if not scheduler.queue_depth:
+            return self._queued_elsewhere
+        queued = scheduler.queued_by_model()
+        queued.update(self._queued_elsewhere)
+        return queued
+
     def receive_peers(self, peers: Peers) -> None:
         """The reports of the other replicas."""
-        self.queued_elsewhere, self.counts_elsewhere = peers.queued, peers.counts
+        self._queued_elsewhere, self.counts_elsewhere = peers.queued, peers.counts
         for name, last in peers.turns.items():
             policy, _, group = name.partition(":")
             with surviving("peers"):

@@ -49,14 +49,11 @@ class Scaling:
 def scaling(
     scheduler: Scheduler,
     models: list[str],
-    queued_elsewhere: Mapping[str, int],
+    queued: Mapping[str, int],
     wanted: Mapping[str, int],
 ) -> list[Scaling]:
-    """One entry a model, for the work of all replicas of the router. `queued_elsewhere` are requests queued at the others,
-    by model; their requests in flight are counted at the instances. `wanted` are the decided numbers of instances by
-    model."""
-    queued = scheduler.queued_by_model()
-    queued.update(queued_elsewhere)
+    """One entry a model, for the work of all replicas of the router. `queued` are their waiting requests by model; those
+    in flight are counted at the instances. `wanted` are the decided numbers of instances by model."""
     found = []
     for model in models:
         instances = [each for each in scheduler.fleet.serving(model) if not (each.draining or each.starting)]

@@ -171,8 +171,8 @@ async def test_all_replicas_want_as_many_instances(world: World) -> None:
     world.arrive("r1", "r2", "r3", "r4", "r5")
     other = World(Shared())
     other.link.receive_peers(Peers(2, world.link.report().work, queued=world.link.report().queued))
-    (mine,) = scaling(world.scheduler, ["m"], world.link.queued_elsewhere, {})
-    (theirs,) = scaling(other.scheduler, ["m"], other.link.queued_elsewhere, {})
+    (mine,) = scaling(world.scheduler, ["m"], world.link.queued(), {})
+    (theirs,) = scaling(other.scheduler, ["m"], other.link.queued(), {})
     assert mine == theirs
     assert (mine.in_flight, mine.queued, mine.desired_replicas) == (4, 1, 4)  # 5 / (0.7 x 2)
     other.runner.stop()

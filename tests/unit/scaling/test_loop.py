@@ -25,11 +25,11 @@ scaling:
 
 
 def loop_of(config: FleetConfig) -> ScalingLoop:
-    scheduler = SimpleNamespace(requests=tuple, queue_depth=0, instances={})
+    scheduler = SimpleNamespace(requests=tuple, instances={})
     gateway = SimpleNamespace(
         config=config,
         state=MemoryState(),
-        peers=SimpleNamespace(followers={}, counts_elsewhere={}, queued_elsewhere={}),
+        peers=SimpleNamespace(followers={}, counts_elsewhere={}, queued=dict),
         metrics=SimpleNamespace(all_series=tuple),
         runner=SimpleNamespace(scheduler=scheduler),
         rules=SimpleNamespace(names=None),
