@@ -12,10 +12,8 @@ from backends.emulator.generation import Choice, Generation, Wire
 from backends.emulator.ollama_catalog import rfc3339
 from backends.emulator.ollama_request import Job, Options
 from backends.emulator.text import seed_of
-from backends.emulator.vllm_wire import token_id, token_ids, token_logprobs
+from backends.emulator.vllm_wire import FINGERPRINT, token_id, token_ids, token_logprobs
 from backends.sse_events import END, event
-
-FINGERPRINT = "headway-emulator"  # Ollama itself writes "fp_ollama"
 
 
 def openai_error(status: int, message: str) -> bytes:
@@ -192,7 +190,7 @@ class OpenAiWire(Wire):
             "object": "chat.completion.chunk" if self._chat else "text_completion",
             "created": self._created,
             "model": self._model,
-            "system_fingerprint": FINGERPRINT,
+            "system_fingerprint": FINGERPRINT,  # Ollama itself writes "fp_ollama"
             "choices": choices,
         }
 
