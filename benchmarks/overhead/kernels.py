@@ -18,6 +18,7 @@ from predictors.kernels import reference
 from predictors.kernels.length_bins import PRIOR_SHARES
 from predictors.kernels.reference.estimates import AnalyticEstimate, Estimate
 from predictors.kernels.reference.lengths import answer_length
+from predictors.kernels.reference.model_outputs import NO_ROWS
 from predictors.learned.artifact import SHIPPED, floats, load, path_of
 from predictors.learned.models import KINDS
 from predictors.learned.text import prompt_features
@@ -90,14 +91,13 @@ def steps(of: Callable[[str], Any]) -> Iterator[tuple[str, Callable[[], object]]
     window = of("ResidualWindow")(0.35, 0.5)
     for at in range(200):
         window.observe((at * 37 % 101 - 50) / 100.0)
-    none = np.empty((0, 2, 5))
     for count in (1, 16):
         estimate = AnalyticEstimate(_ESTIMATE, 0.01, 0.2, 2.0, window, window)
         given = of("Estimates")([estimate] * count), [answer] * count, [False] * count, [False] * count
         rows = [-1] * count
         yield (
             f"P(miss) of three targets, {count} candidates",
-            lambda given=given, rows=rows: of("p_miss")(Slo(1.0, 0.05, 20.0), 0.0, *given, none, rows),  # type: ignore[misc]
+            lambda given=given, rows=rows: of("p_miss")(Slo(1.0, 0.05, 20.0), 0.0, *given, NO_ROWS, rows),  # type: ignore[misc]
         )
 
 

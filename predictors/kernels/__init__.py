@@ -15,7 +15,6 @@ from predictors.kernels.reference.estimates import (
     Estimates,
     Sources,
     analytic_estimates,
-    answer_times,
     by_model,
     each_with,
     stats_of,
@@ -56,7 +55,7 @@ WHY_NOT_NATIVE = why_not(
 __all__ = [
     "WHY_NOT_NATIVE", "Accuracy", "Coverage", "Encoder", "Estimate", "Estimates", "GroupCalibration", "InstanceHistory", "LatencyNetwork", "LearnedLengths", "LengthFleet",
     "LengthNetwork", "LengthTable", "MemoryNetwork", "ModelOutputs", "ModelWeight", "Offsets", "RelevanceHeads", "RelevanceNetwork", "ResidualWindow", "Shrinkage", "Sources",
-    "StratifiedResiduals", "analytic_estimates", "answer_length", "answer_times", "by_model", "each_with", "ids_as_base64", "memory_rows", "model_outputs", "p_miss", "read_words", "served_quantiles", "served_tables", "stats_of", "target_rows",
+    "StratifiedResiduals", "analytic_estimates", "answer_length", "by_model", "each_with", "ids_as_base64", "memory_rows", "model_outputs", "p_miss", "read_words", "served_quantiles", "served_tables", "stats_of", "target_rows",
 ]  # fmt: skip
 
 if WHY_NOT_NATIVE is None:

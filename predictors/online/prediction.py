@@ -8,7 +8,7 @@ from operator import attrgetter
 from struct import Struct
 from typing import Any
 
-from predictors.kernels import Estimate, Estimates, ModelOutputs, answer_times, each_with
+from predictors.kernels import Estimate, Estimates, ModelOutputs, each_with
 from predictors.kernels.levels import TAUS
 from predictors.kernels.reference.lengths import AnswerLength
 from predictors.kernels.reference.quantiles import PREDICTIONS
@@ -16,9 +16,8 @@ from predictors.online.forecast import Quality
 from predictors.online.tree_offsets import TreeForecast
 from router.core.types import Candidate, Prediction
 
-#: Rows of arrays, read at once: the quantiles of one time, and the factors of one candidate.
+#: The quantiles of one time, read at once.
 _QUANTILES = Struct(f"{len(PREDICTIONS) * len(TAUS)}d")
-_FACTORS = Struct("6d")
 
 
 class Predictions:
@@ -152,31 +151,21 @@ class OnlinePrediction(Prediction):
         of, at = self._of, self._at
         del self._of  # most of it is needed no more
         self.outputs = outputs = of.outputs
-        estimates = of.estimates
-        row, memory = outputs.rows[at], outputs.memory
-        known = estimates[at]
-        self.estimate, self.raw_tpot_s = known.estimate, known.raw_tpot_s
-        if row < 0:
-            self.of_ttft, self.of_tpot = estimates.factors(at)
-        else:
-            factors = _FACTORS.unpack_from(outputs.factors, row * _FACTORS.size)
-            self.of_ttft, self.of_tpot = factors[:3], factors[3:]
-        if row < 0 or memory is None:
-            self.memory_ratio = known.memory_ratio
-        else:
+        row, memory, answer, self.waited_s = outputs.rows[at], outputs.memory, self.answer, of.waited_s
+        (
+            self.estimate, self.raw_tpot_s, self.memory_ratio, self.of_ttft, self.of_tpot, self.engine_ttft_s, self.ttft_s_p95,
+            self.e2e_s_p50, self.e2e_s_p95,
+        ) = of.estimates.rest(at, answer, of.waited_s, row, outputs.factors)  # fmt: skip
+        if row >= 0 and memory is not None:
             self.memory_ratio = memory.predict_one(outputs.memory_rows, row)
         self.quality, self.quality_sd = of.qualities[at]
-        self.waited_s, self.made_at = of.waited_s, of.made_at
-        answer = self.answer
+        self.made_at = of.made_at
         if answer is None:
             self.output_tokens_p50 = self.output_tokens_p90 = self.output_tokens_mean = 0.0
         else:
             choices = answer.choices
             self.output_tokens_p50, self.output_tokens_p90 = answer.p50 * choices, answer.p90 * choices
             self.output_tokens_mean = answer.mean * choices
-        self.engine_ttft_s, self.ttft_s_p95, self.e2e_s_p50, self.e2e_s_p95 = answer_times(
-            self.estimate, answer, of.waited_s, self.of_ttft, self.of_tpot
-        )
 
     def quantiles(self, time: int) -> tuple[float, ...]:
         """Those of log errors to the physical TTFT (`time` 0) or TPOT (1) at TAUS, of each of PREDICTIONS one after another.
@@ -185,7 +174,7 @@ class OnlinePrediction(Prediction):
         if row < 0:
             return ()
         begin = (2 * row + time) * _QUANTILES.size
-        return _QUANTILES.unpack_from(self.outputs.quantiles, begin)  # type: ignore[arg-type]
+        return _QUANTILES.unpack_from(self.outputs.quantiles, begin)
 
 
 class _Unread(OnlinePrediction):

@@ -14,8 +14,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import log
 
-import numpy as np
-
 from predictors.kernels import (
     Estimates,
     ModelOutputs,
@@ -27,10 +25,8 @@ from predictors.kernels import (
     p_miss,
     served_tables,
 )
-from predictors.kernels.levels import TAUS
 from predictors.kernels.reference.lengths import AnswerLength, output_cap
-from predictors.kernels.reference.model_outputs import NO_MEMORY_ROWS
-from predictors.kernels.reference.quantiles import PREDICTIONS
+from predictors.kernels.reference.model_outputs import NO_ROWS
 from predictors.learned.models import UNTRAINED, Models
 from predictors.online.candidate_stats import CandidateStats
 from predictors.online.fleet_stats import Served
@@ -46,10 +42,6 @@ from router.core.interfaces import Option
 from router.core.option_columns import parts_of, set_predictions
 from router.core.state import Instance
 from router.core.types import Candidate, Prediction, Request, Slo
-
-#: The latency model's outputs where it predicts nothing.
-_NO_QUANTILES = np.empty((0, 2, len(PREDICTIONS), len(TAUS)))
-_NO_FACTORS = np.empty((0, 2, 3))
 
 
 class OnlinePredictor(Learning):
@@ -189,9 +181,7 @@ def _outputs(
     """The latency model's and the memory model's predictions for each candidate."""
     latency, size = models.latency, len(estimates)
     if latency is None or not request.decodes:
-        return ModelOutputs(
-            [-1] * size, _NO_QUANTILES, _NO_FACTORS, None, NO_MEMORY_ROWS, [False] * size, [False] * size
-        )
+        return ModelOutputs([-1] * size, NO_ROWS, NO_ROWS, None, NO_ROWS, [False] * size, [False] * size)
     memory = None if models.memory is None else models.memory.network
     return model_outputs(latency.head, memory, stats, estimates, instances, now)
 
@@ -206,8 +196,8 @@ def _misses(
 ) -> list[float]:
     """P(an SLO is missed) by candidate."""
     if decodes:
-        by_ttft, by_tpot, served = outputs.decides_ttft, outputs.decides_tpot, outputs.quantiles[:, :, 0]
-        return p_miss(slo, waited_s, estimates, answers, by_ttft, by_tpot, served, outputs.rows)
+        by_ttft, by_tpot, quantiles = outputs.decides_ttft, outputs.decides_tpot, outputs.quantiles
+        return p_miss(slo, waited_s, estimates, answers, by_ttft, by_tpot, quantiles, outputs.rows)
     targets_s = [target_s for target_s in (slo.ttft_s, slo.e2e_s) if target_s is not None]
     if not targets_s:
         return [0.0] * len(estimates)

@@ -1,7 +1,9 @@
 # Loops over raw memory. Each checks the lengths of all that it is given before it begins, so that nothing here or in the
 # modules that use it reads or writes beyond an array. All other code indexes with Cython's bounds checks on.
 
+from cpython.bytes cimport PyBytes_AS_STRING
 from cpython.buffer cimport PyBUF_FORMAT, PyBUF_ND, PyBuffer_Release, PyObject_GetBuffer
+from cpython.ref cimport PyObject
 from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GetItem
 from libc.string cimport memcpy
 
@@ -22,10 +24,25 @@ cdef inline void *data_of(object array, char kind, Py_ssize_t bytes) except NULL
     return view.buf
 
 
+cdef inline const void *row_of(bytes rows, Py_ssize_t at, Py_ssize_t size) except NULL:
+    """One of some rows of `size` bytes each."""
+    if not 0 <= at < len(rows) // size:
+        raise IndexError("a row that is not there")
+    return PyBytes_AS_STRING(rows) + at * size
+
+
 cdef extern from *:
     """
     #include <math.h>
     #include <string.h>
+
+    /* An integer below 65536. */
+    static CYTHON_INLINE long headway_id(PyObject *value) {
+    #if PY_VERSION_HEX < 0x030C0000
+        if (PyLong_CheckExact(value) && Py_SIZE(value) == 1) return ((PyLongObject *)value)->ob_digit[0];
+    #endif
+        return PyLong_AsLong(value);
+    }
 
     /* Where the machine has wider vectors, the same sums in fewer instructions. Nothing is fused or reordered (setup.py:
        -ffp-contract=off), so every variant gives the same bits. */
@@ -176,11 +193,12 @@ cdef extern from *:
         }
     }
 
-    /* A step of an LSTM from its gates, in which all but the share of its state is. */
-    CYTHON_UNUSED static void headway_step(const float *by_state, float *restrict gates, float *restrict state, float *restrict cell, long hidden) {
-        headway_add_product(state, by_state, gates, hidden, 4 * hidden);
+    /* A step of an LSTM from its gates, in which all but the share of `row` is. Its last `hidden` values are the state, and after
+       them comes the cell. */
+    CYTHON_UNUSED static void headway_step(const float *by_row, float *restrict gates, float *row, long rows, long hidden) {
+        headway_add_product(row, by_row, gates, rows, 4 * hidden);
         headway_tanh_all(gates, 4 * hidden);
-        headway_gate(gates, cell, state, hidden);
+        headway_gate(gates, row + rows, row + rows - hidden, hidden);
     }
 
     #define HEADWAY_PATCH 8 /* words in a patch */
@@ -216,11 +234,12 @@ cdef extern from *:
     CYTHON_UNUSED static int headway_place_words(
         const unsigned *words, long size, const int *rows, long table_rows, long frequent, int *counted, int *placed, long room
     ) {
-        for (long at = 0; at < room; at++) {
+        for (long at = 0, place = 0; at < room; at++) {
             int row = at < size ? rows[words[at]] : 0;
             if (row < 0 || row >= table_rows) return -1;
             counted[row <= frequent ? row : 0]++;
-            placed[at] = at % HEADWAY_PATCH * table_rows + row;
+            placed[at] = place + row;
+            place = (at + 1) % HEADWAY_PATCH ? place + table_rows : 0;
         }
         return 0;
     }
@@ -292,12 +311,13 @@ cdef extern from *:
         for (long bin = 0; bin < bins; bin++) shares[bin] /= total;
     }
     """
+    long headway_id(PyObject *value) except? -1
     void headway_add_product(const float *a, const float *weights, float *out, long rows, long columns) noexcept nogil
     void headway_normal(const float *x, const float *mean, const float *by, float bound, float *out, long size) noexcept nogil
     void headway_normal_of_doubles(const double *x, const float *mean, const float *by, float bound, float *out, long size) noexcept nogil
     void headway_add_row(const float *a, float *out, long size) noexcept nogil
     void headway_add_steps(float by, const signed char *a, float *out, long size) noexcept nogil
-    void headway_step(const float *by_state, float *gates, float *state, float *cell, long hidden) noexcept nogil
+    void headway_step(const float *by_row, float *gates, float *row, long rows, long hidden) noexcept nogil
     enum: PATCH_WORDS "HEADWAY_PATCH"
     enum: PARTS "HEADWAY_PARTS"
     int headway_sum_grams(
@@ -409,33 +429,33 @@ cdef inline void tanh_all(float[::1] x) noexcept:
 cdef inline int take_words(tuple words, unsigned int bound, unsigned int *into) except -1:
     """The ids of words, each below the bound. There is room for them."""
     cdef Py_ssize_t at
-    cdef unsigned int word
+    cdef long word
     for at in range(len(words)):
-        word = <object>PyTuple_GET_ITEM(words, at)
-        if word >= bound:
+        word = headway_id(PyTuple_GET_ITEM(words, at))
+        if not 0 <= word < bound:
             raise IndexError("a word beyond the vocabulary")
         into[at] = word
     return 0
 
 
 cdef inline int read_patches(
-    const float[:, ::1] table, int *placed, Py_ssize_t size, const float[::1] bias, float[::1] patch,
-    const float[:, ::1] by_patch, const float[::1] gate_bias, const float[:, ::1] by_state, float[::1] gates, float[::1] state,
+    const float[:, ::1] table, int *placed, Py_ssize_t size, const float[::1] bias, const float[:, ::1] by_row,
+    const float[::1] gate_bias, float[::1] gates, float[::1] row,
 ) except -1:
-    """An LSTM over patches, each the sum of some rows of a table, of which there are `size` (`headway_place_words`)."""
-    cdef Py_ssize_t width = patch.shape[0], hidden = by_state.shape[0], at
-    if table.shape[1] != width or bias.shape[0] != width or by_patch.shape[0] != width or state.shape[0] != 2 * hidden:
+    """An LSTM over patches, each the sum of some rows of a table, of which there are `size` (`headway_place_words`). `row` is the
+    patch, the state and the cell."""
+    cdef Py_ssize_t width = bias.shape[0], hidden = by_row.shape[0] - width, at
+    if table.shape[1] != width or hidden < 0 or row.shape[0] != width + 2 * hidden:
         raise ValueError("weights that do not fit")
-    if not by_patch.shape[1] == by_state.shape[1] == gate_bias.shape[0] == gates.shape[0] == 4 * hidden:
+    if not by_row.shape[1] == gate_bias.shape[0] == gates.shape[0] == 4 * hidden:
         raise ValueError("gates of another size")
     if not width or not hidden:
         return 0
     for at in range(0, size, PATCH_WORDS):
-        headway_sum_patch(&table[0, 0], placed + at, &bias[0], &patch[0], width)
-        headway_silu_all(&patch[0], width)
+        headway_sum_patch(&table[0, 0], placed + at, &bias[0], &row[0], width)
+        headway_silu_all(&row[0], width)
         memcpy(&gates[0], &gate_bias[0], gates.shape[0] * sizeof(float))
-        headway_add_product(&patch[0], &by_patch[0, 0], &gates[0], width, 4 * hidden)
-        headway_step(&by_state[0, 0], &gates[0], &state[0], &state[hidden], hidden)
+        headway_step(&by_row[0, 0], &gates[0], &row[0], width + hidden, hidden)
     return 0
 
 

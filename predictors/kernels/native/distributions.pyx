@@ -10,14 +10,15 @@ from predictors.kernels.reference import model_outputs as reference_outputs
 from predictors.kernels.reference.lengths import AnswerLength
 from predictors.kernels.reference.model_outputs import ModelOutputs
 
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.ref cimport PyObject
 from cpython.tuple cimport PyTuple_GetItem
 from libc.math cimport erfc, exp, fabs, log, pow, sqrt, INFINITY
 from libc.string cimport memcpy
 
-from predictors.kernels.native.arithmetic cimport data_of, headway_smooth, item, within
+from predictors.kernels.native.arithmetic cimport data_of, headway_smooth, item, row_of, within
 from predictors.kernels.native.calibration cimport GroupCalibration, Offsets
-from predictors.kernels.native.estimates cimport Estimates, Known, Sources
+from predictors.kernels.native.estimates cimport Estimates, Factors, Known, Sources
 from predictors.kernels.native.histories cimport InstanceHistory
 from predictors.kernels.native.networks cimport ESTIMATE, TARGETS, TOGETHER, LatencyNetwork, MemoryNetwork, memory_row, target_row
 from predictors.kernels.native.residuals cimport ResidualWindow, above, at_share
@@ -27,10 +28,9 @@ from router.native.fields cimport Field, read
 SOURCE = HEADWAY_SOURCE.decode()
 
 cdef object new_tuple = tuple.__new__
-cdef object NO_MEMORY_ROWS = reference_outputs.NO_MEMORY_ROWS
 cdef Py_ssize_t MOST_MODELLED = reference_outputs.MOST_MODELLED
 cdef long LEAST_OBSERVED = reference_outputs.LEAST_OBSERVED
-cdef object empty = np.empty, float32 = np.float32
+cdef object float32 = np.float32
 #: Rows of a table: shares, P(Y <= left edge), density, E[Y; Y <= left edge].
 cdef enum:
     BINS = 68
@@ -382,21 +382,13 @@ cdef struct Served:  # what is made of it
     double of[2][PREDICTIONS][TAUS]
 
 
-cdef struct Factors:
-    double of[2][3]
-
-
-cdef tuple served_arrays(Py_ssize_t size):
-    return empty((size, 2, PREDICTIONS, TAUS)), empty((size, 2, 3))
-
-
 def served_quantiles(raw, Estimates estimates, places, list weights, list offsets):
     """See `reference.served_quantiles`."""
     cdef Py_ssize_t size = len(places), n
     cdef const Raw *given = <const Raw *>data_of(raw, c"f", size * sizeof(Raw))
     if not len(weights) == len(offsets) == size:
         raise ValueError("columns of different lengths")
-    quantiles, factors = served_arrays(size)
+    quantiles, factors = np.empty((size, 2, PREDICTIONS, TAUS)), np.empty((size, 2, 3))
     cdef Served *found = <Served *>data_of(quantiles, c"d", size * sizeof(Served))
     cdef Factors *factor = <Factors *>data_of(factors, c"d", size * sizeof(Factors))
     for n in range(size):
@@ -465,15 +457,15 @@ def model_outputs(head, MemoryNetwork memory, of_all, Estimates estimates, insta
         raise ValueError("columns of different lengths")
     places = estimates.soonest(MOST_MODELLED)
     size = len(places)
-    quantiles, factors = served_arrays(size)
-    found = <Served *>data_of(quantiles, c"d", size * sizeof(Served))
-    factor = <Factors *>data_of(factors, c"d", size * sizeof(Factors))
+    quantiles = PyBytes_FromStringAndSize(NULL, size * sizeof(Served))
+    factors = PyBytes_FromStringAndSize(NULL, size * sizeof(Factors))
+    found, factor = <Served *>PyBytes_AS_STRING(quantiles), <Factors *>PyBytes_AS_STRING(factors)
     cdef list rows = [-1] * all_, decides_ttft = [False] * all_, decides_tpot = [False] * all_, states
-    inputs = NO_MEMORY_ROWS
+    inputs = b""
     if memory is not None:
         width = memory.row.shape[0]
-        inputs = empty((size, width), float32)
-        held = <float *>data_of(inputs, c"f", size * width * sizeof(float))
+        inputs = PyBytes_FromStringAndSize(NULL, size * width * sizeof(float))
+        held = <float *>PyBytes_AS_STRING(inputs)
     for begin in range(0, size, TOGETHER):
         end, states = min(begin + TOGETHER, size), []
         for n in range(begin, end):
@@ -547,14 +539,13 @@ cdef struct Errors:
     double quantiles[TAUS]
 
 
-cdef int read_quantiles(Errors *errors, const double[:, :, :] quantiles, Py_ssize_t row, Py_ssize_t time) except -1:
+cdef int read_quantiles(Errors *errors, bytes quantiles, Py_ssize_t row, int time) except -1:
     """Each is kept apart from the one before: equal ones would make a step, which has no inverse."""
+    cdef const double *served = &(<const Served *>row_of(quantiles, row, sizeof(Served))).of[time][SERVED][0]
     cdef Py_ssize_t i
-    if not 0 <= row < quantiles.shape[0] or quantiles.shape[1] != 2 or quantiles.shape[2] != TAUS:
-        raise IndexError("a row of the latency model that is not there")
     errors.window = NULL
     for i in range(TAUS):
-        errors.quantiles[i] = quantiles[row, time, i] + APART * i
+        errors.quantiles[i] = served[i] + APART * i
     return 0
 
 
@@ -587,7 +578,7 @@ cdef double quantile(const Errors *of, double share) except? -1e300:
 # --- P(an SLO is missed) ---------------------------------------------------------------------------------
 def p_miss(
     slo, double waited_s, Estimates estimates, list answers, list decides_ttft, list decides_tpot,
-    const double[:, :, :] quantiles, list rows,
+    bytes quantiles, list rows,
 ):
     """See `reference.p_miss`."""
     cdef Py_ssize_t size = len(estimates), n, i, j

@@ -14,6 +14,10 @@ cdef struct Known:  # of one candidate
     PyObject *tpot_errors
 
 
+cdef struct Factors:  # of TTFT and of TPOT: median, 95 % quantile and mean
+    double of[2][3]
+
+
 cdef class Estimates:
     cdef Known *_known
     cdef Py_ssize_t _size, _room

@@ -11,7 +11,7 @@ from cpython.mem cimport PyMem_Calloc, PyMem_Free, PyMem_Malloc
 from cpython.ref cimport Py_INCREF, Py_XDECREF, PyObject
 from libc.math cimport exp, floor, sqrt
 
-from predictors.kernels.native.arithmetic cimport item
+from predictors.kernels.native.arithmetic cimport item, row_of
 from predictors.kernels.native.residuals cimport MOST_STRATA, ResidualWindow, Shrinkage, StratifiedResiduals
 from predictors.kernels.native.source cimport HEADWAY_SOURCE
 from router.native.fields cimport Field, number, read, write, write_all
@@ -121,19 +121,27 @@ cdef class Estimates:
 
     def __getitem__(self, Py_ssize_t n):
         cdef Known *known = self.at(n)
-        estimate = new_tuple(Estimate, (
-            known.ttft_s, known.tpot_s, known.ttft_stratum, known.tpot_stratum, known.ttft_bias, known.tpot_bias,
-            known.ttft_count, known.tpot_count, known.prompt_tokens, known.cached_tokens, known.output_tokens,
-            known.pending_tokens, known.step_s,
-        ))
         return new_tuple(AnalyticEstimate, (
-            estimate, known.raw_tpot_s, known.memory_ratio, known.e2e_s, <object>known.ttft_errors, <object>known.tpot_errors,
+            estimate_of(known), known.raw_tpot_s, known.memory_ratio, known.e2e_s, <object>known.ttft_errors, <object>known.tpot_errors,
         ))
 
-    def factors(self, Py_ssize_t n):
+    def rest(self, Py_ssize_t n, answer, double waited_s, Py_ssize_t row, bytes factors):
         cdef Known *known = self.at(n)
+        cdef const double *ttft = factors_of(known, row, factors, 0)
+        cdef const double *tpot = factors_of(known, row, factors, 1)
+        cdef double engine_ttft_s = known.ttft_s * ttft[0], late_s = known.ttft_s * (ttft[1] - ttft[0]), decode_s = 0.0
+        cdef double long_p50, by_tpot_s, by_length_s, e2e_s_p50
+        if answer is not None:
+            long_p50 = item(answer, LONG_P50)
+            if long_p50 > 1.0:
+                decode_s = known.tpot_s * tpot[0] * (long_p50 - 1.0)
+            by_tpot_s = (tpot[1] / tpot[0] - 1.0) * decode_s
+            by_length_s = (item(answer, LONG_P95) - long_p50) * known.tpot_s * tpot[0]
+            late_s = sqrt(late_s * late_s + by_tpot_s * by_tpot_s + by_length_s * by_length_s)
+        e2e_s_p50 = waited_s + engine_ttft_s + decode_s
         return (
-            (known.of_ttft[0], known.of_ttft[1], known.of_ttft[2]), (known.of_tpot[0], known.of_tpot[1], known.of_tpot[2])
+            estimate_of(known), known.raw_tpot_s, known.memory_ratio, (ttft[0], ttft[1], ttft[2]), (tpot[0], tpot[1], tpot[2]),
+            engine_ttft_s, waited_s + known.ttft_s * ttft[1], e2e_s_p50, e2e_s_p50 + late_s,
         )
 
     def soonest(self, Py_ssize_t count):
@@ -163,43 +171,36 @@ cdef class Estimates:
             raise ValueError("columns of different lengths")
         return 0
 
-    def times(self, list answers, double waited_s, list rows, factors, Py_ssize_t first, Py_ssize_t end):
+    def times(self, list answers, double waited_s, list rows, bytes factors, Py_ssize_t first, Py_ssize_t end):
         cdef Py_ssize_t n, row
         cdef Known *known
-        cdef const double[:, :, :] modelled = factors
         cdef list p50 = [], tpots = []
         self._check(first, end, answers, rows)
         for n in range(first, end):
             known, row = &self._known[n], rows[n]
-            p50.append(waited_s + known.ttft_s * (known.of_ttft[0] if row < 0 else modelled[row, 0, 0]))
+            p50.append(waited_s + known.ttft_s * factors_of(known, row, factors, 0)[0])
             if answers[n] is None:
                 tpots.append(None)
             else:
-                tpots.append(known.tpot_s * (known.of_tpot[0] if row < 0 else modelled[row, 1, 0]))
+                tpots.append(known.tpot_s * factors_of(known, row, factors, 1)[0])
         return p50, tpots
 
-    def means(self, list answers, double waited_s, list rows, factors, list decides_ttft, list decides_tpot):
+    def means(self, list answers, double waited_s, list rows, bytes factors, list decides_ttft, list decides_tpot):
         cdef Py_ssize_t n, size = self._size
-        cdef double mean, ttft_mean, tpot_mean, tokens = 0.0
+        cdef double mean, tokens = 0.0
         cdef Known *known
-        cdef const double[:, :, :] modelled = factors
         cdef list found = []
         self._check(0, size, answers, rows)
         self._check(0, size, decides_ttft, decides_tpot)
         last = found  # no answer
         for n in range(size):
             known = &self._known[n]
-            ttft_mean, tpot_mean = known.of_ttft[2], known.of_tpot[2]
-            if decides_ttft[n]:
-                ttft_mean = modelled[<Py_ssize_t>rows[n], 0, 2]
-            if decides_tpot[n]:
-                tpot_mean = modelled[<Py_ssize_t>rows[n], 1, 2]
-            mean = waited_s + known.ttft_s * ttft_mean
+            mean = waited_s + known.ttft_s * factors_of(known, <Py_ssize_t>rows[n] if decides_ttft[n] else -1, factors, 0)[2]
             answer = answers[n]
             if answer is not last:
                 last, tokens = answer, 0.0 if answer is None else item(answer, LONG_MEAN)
             if tokens > 1.0:
-                mean += known.tpot_s * tpot_mean * (tokens - 1.0)
+                mean += known.tpot_s * factors_of(known, <Py_ssize_t>rows[n] if decides_tpot[n] else -1, factors, 1)[2] * (tokens - 1.0)
             found.append(mean)
         return found
 
@@ -238,23 +239,19 @@ cdef class Estimates:
         return found
 
 
-def answer_times(estimate, answer, double waited_s, of_ttft, of_tpot):
-    """See `estimates.answer_times`."""
-    cdef double ttft_s = item(estimate, 0), tpot_s = item(estimate, 1), median = of_ttft[0], p95 = of_ttft[1]
-    cdef double engine_ttft_s = ttft_s * median, ttft_s_p95 = waited_s + ttft_s * p95, long_p50, decode_s = 0.0
-    cdef double e2e_s_p50, by_ttft_s = ttft_s * (p95 - median), by_tpot_s, by_length_s
-    if answer is None:
-        e2e_s_p50 = waited_s + engine_ttft_s + decode_s
-        return engine_ttft_s, ttft_s_p95, e2e_s_p50, e2e_s_p50 + by_ttft_s
-    median, p95, long_p50 = of_tpot[0], of_tpot[1], item(answer, LONG_P50)
-    if long_p50 > 1.0:
-        decode_s = tpot_s * median * (long_p50 - 1.0)
-    e2e_s_p50 = waited_s + engine_ttft_s + decode_s
-    by_tpot_s = (p95 / median - 1.0) * decode_s
-    by_length_s = (item(answer, LONG_P95) - long_p50) * tpot_s * median
-    return engine_ttft_s, ttft_s_p95, e2e_s_p50, e2e_s_p50 + sqrt(
-        by_ttft_s * by_ttft_s + by_tpot_s * by_tpot_s + by_length_s * by_length_s
-    )
+cdef inline const double *factors_of(const Known *known, Py_ssize_t row, bytes factors, int time) except NULL:
+    """Those of TTFT (`time` 0) or TPOT: a row of the latency model's, or the estimate's own."""
+    if row >= 0:
+        return &(<const Factors *>row_of(factors, row, sizeof(Factors))).of[time][0]
+    return &known.of_tpot[0] if time else &known.of_ttft[0]
+
+
+cdef inline object estimate_of(const Known *known):
+    return new_tuple(Estimate, (
+        known.ttft_s, known.tpot_s, known.ttft_stratum, known.tpot_stratum, known.ttft_bias, known.tpot_bias,
+        known.ttft_count, known.tpot_count, known.prompt_tokens, known.cached_tokens, known.output_tokens,
+        known.pending_tokens, known.step_s,
+    ))
 
 
 def each_with(kind, tuple names, list columns, Py_ssize_t first, Py_ssize_t end):

@@ -18,7 +18,7 @@ from libc.string cimport memcpy
 from predictors.kernels.native.arithmetic cimport (
     PARTS, PATCH_WORDS, add_product, add_row, add_steps, copy_first, copy_row, copy_row_of, data_of, headway_add_product,
     headway_normal_of_doubles, headway_place_words, headway_relu_all, headway_step, headway_sum_grams, item, layer, mixture,
-    normalize, read_patches, relu_all, silu_all, standardize, take_words, tanh_all, tanh_of, within,
+    normalize, read_patches, relu_all, row_of, silu_all, standardize, take_words, tanh_all, tanh_of, within,
 )
 from predictors.kernels.native.source cimport HEADWAY_SOURCE
 
@@ -105,7 +105,7 @@ cdef class LatencyNetwork:
         self._check(state)
         normalize[double](row, self._event_mean, self._event_by, self._clip, self._event)
         layer(self._event, self._by_event, self._gate_bias, self._gates)
-        headway_step(&self._by_hidden[0, 0], &self._gates[0], &state[0], &state[hidden], hidden)
+        headway_step(&self._by_hidden[0, 0], &self._gates[0], &state[0], hidden, hidden)
         return 0
 
     cdef int encode(self, float[::1] state) except -1:
@@ -196,8 +196,9 @@ cdef class MemoryNetwork:
             ratios[n] = self.ratio()
         return found
 
-    def predict_one(self, const float[:, ::1] rows, Py_ssize_t at):
-        copy_row(rows[at], self.row)
+    def predict_one(self, bytes rows, Py_ssize_t at):
+        cdef Py_ssize_t size = self.row.shape[0] * sizeof(float)
+        memcpy(&self.row[0], row_of(rows, at, size), size)
         return self.ratio()
 
     cdef float ratio(self) except -1.0:
@@ -272,7 +273,7 @@ cdef class LengthFleet:
 cdef class LengthNetwork:
     cdef object _layers
     cdef const int[::1] _gram_rows, _word_rows
-    cdef const float[:, ::1] _gram_table, _random_weight, _random_table, _by_patch, _by_state, _dense, _trunk, _skip, _mix, _last
+    cdef const float[:, ::1] _gram_table, _random_weight, _random_table, _by_row, _dense, _trunk, _skip, _mix, _last
     cdef const float[:, ::1] _patches  # (PATCH x words, patch): the share of a word at a place in its patch, place by place
     cdef const float[::1] _random_bias, _patch_bias, _gate_bias, _dense_bias, _trunk_bias, _skip_bias, _last_bias
     cdef const double[::1] _mean, _by, _prior, _log_edges
@@ -287,7 +288,7 @@ cdef class LengthNetwork:
     cdef unsigned int[::1] _ids
     cdef int[::1] _counted, _rows
     cdef float[::1] _known, _log_counts, _summed, _factors, _random_features, _inputs, _input_factors
-    cdef float[::1] _patch, _gates, _state, _joined, _of_head, _of_tail, _of_counts, _prompt, _mixed, _out
+    cdef float[::1] _gates, _row, _state, _joined, _of_head, _of_tail, _of_counts, _prompt, _mixed, _out
 
     def __init__(self, arrays):
         weights = reference_length.LengthNetwork(arrays)
@@ -303,7 +304,7 @@ cdef class LengthNetwork:
         self._patches = floats(np.einsum("wf,pfo->pwo", of["word_table"], by_place).reshape(PATCH_WORDS * words, -1))
         self._words_in_table = words
         self._patch_bias = floats(of["patch_bias"])
-        self._by_patch, self._by_state = floats(weights.step_input), floats(weights.step_state)
+        self._by_row = floats(np.vstack([weights.step_input, weights.step_state]))
         self._gate_bias = floats(weights.step_bias)
         self._dense, self._dense_bias = floats(of["dense_weight"]), floats(of["dense_bias"])
         self._trunk, self._trunk_bias = floats(of["trunk_weight"]), floats(of["trunk_bias"])
@@ -324,7 +325,9 @@ cdef class LengthNetwork:
         self._log_counts, self._summed, self._factors = known[:counts], known[counts:], known[counts:counts + factors]
         self._known, self._inputs = known[:counts + factors], zeros(counts + factors)
         self._random_features, self._input_factors = zeros(self._random_weight.shape[1]), self._inputs[counts:]
-        self._patch, self._gates, self._state = zeros(self._patch_bias.shape[0]), zeros(4 * hidden), zeros(2 * hidden)
+        patch = self._patch_bias.shape[0]
+        self._gates, self._row = zeros(4 * hidden), zeros(patch + 2 * hidden)
+        self._state = self._row[patch:]
         self._joined, self._prompt = zeros(self._trunk.shape[0]), zeros(self._trunk.shape[1])
         self._of_head, self._of_tail, self._of_counts = self._joined[:hidden], self._joined[hidden:2 * hidden], self._joined[2 * hidden:]
         self._mixed, self._out = zeros(self._mix.shape[1]), zeros(outputs)
@@ -418,8 +421,7 @@ cdef class LengthNetwork:
             raise IndexError("a row of another table")
         self._state[:] = 0.0
         read_patches(
-            self._patches, &self._rows[0], room, self._patch_bias, self._patch, self._by_patch, self._gate_bias,
-            self._by_state, self._gates, self._state,
+            self._patches, &self._rows[0], room, self._patch_bias, self._by_row, self._gate_bias, self._gates, self._row,
         )
         return copy_first(self._state, into)
 

@@ -9,19 +9,8 @@ from cpython.ref cimport Py_INCREF, Py_XDECREF, Py_XINCREF, PyObject
 from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_New, PyTuple_SET_ITEM
 from cpython.unicode cimport PyUnicode_1BYTE_KIND, PyUnicode_2BYTE_KIND, PyUnicode_DATA, PyUnicode_KIND
 
+from predictors.kernels.native.arithmetic cimport headway_id
 from predictors.kernels.native.source cimport HEADWAY_SOURCE
-
-cdef extern from *:
-    """
-    /* An integer below 65536. */
-    static CYTHON_INLINE long headway_id(PyObject *value) {
-    #if PY_VERSION_HEX < 0x030C0000
-        if (PyLong_CheckExact(value) && Py_SIZE(value) == 1) return ((PyLongObject *)value)->ob_digit[0];
-    #endif
-        return PyLong_AsLong(value);
-    }
-    """
-    long headway_id(PyObject *value) except? -1
 
 SOURCE = HEADWAY_SOURCE.decode()
 

@@ -86,9 +86,17 @@ class Estimates(list[AnalyticEstimate]):
         # Each window moves on.
         self._factors = [(each.ttft_errors.factors, each.tpot_errors.factors) for each in self]
 
-    def factors(self, at: int) -> tuple[Factors, Factors]:
-        """Those of TTFT and of TPOT of one candidate, by its own errors: median, 95 % quantile and mean."""
-        return self._factors[at]
+    def rest(
+        self, at: int, answer: AnswerLength | None, waited_s: float, row: int, factors: np.ndarray
+    ) -> tuple[Estimate, float, float, Factors, Factors, float, float, float, float]:
+        """What only the prediction of one candidate needs: its estimate, TPOT before shrinking, the closed form of the memory
+        ratio, the factors of TTFT and TPOT that serve (its own, or a `row` from 0 on of the latency model's), and the four
+        `answer_times`."""
+        known, own = self[at], self._factors[at]
+        served: Any = own if row < 0 else map(tuple, factors[row].tolist())
+        of_ttft, of_tpot = served
+        times = answer_times(known.estimate, answer, waited_s, of_ttft, of_tpot)
+        return known.estimate, known.raw_tpot_s, known.memory_ratio, of_ttft, of_tpot, *times
 
     def soonest(self, count: int) -> Sequence[int]:
         """The places of so many candidates with the least `AnalyticEstimate.e2e_s`, in order of place; all if there are no

@@ -32,7 +32,7 @@ def p_miss(
     """P(an SLO is missed) of each candidate.
 
     The log errors of an estimate are distributed as its windows say; where the latency model serves TTFT or TPOT, as the
-    candidate's row of `quantiles` (N, 2, TAUS) says. All `answers` have the same number of choices.
+    candidate's row of `quantiles` (N, 2, PREDICTIONS, TAUS) says. All `answers` have the same number of choices.
     """
     ttft_left_s = inf if slo.ttft_s is None else slo.ttft_s - waited_s
     e2e_left_s = inf if slo.e2e_s is None else slo.e2e_s - waited_s
@@ -43,8 +43,8 @@ def p_miss(
         estimates, answers, decides_ttft, decides_tpot, rows, strict=True
     ):
         ttft_s, tpot_s = each.estimate[:2]
-        of_ttft = QuantileErrors(quantiles[row, 0].tolist()) if by_ttft else each.ttft_errors
-        of_tpot = QuantileErrors(quantiles[row, 1].tolist()) if by_tpot else each.tpot_errors
+        of_ttft = QuantileErrors(quantiles[row, 0, 0].tolist()) if by_ttft else each.ttft_errors
+        of_tpot = QuantileErrors(quantiles[row, 1, 0].tolist()) if by_tpot else each.tpot_errors
         met_ttft = _met(of_ttft, ttft_left_s / ttft_s)
         # The TPOT target of an answer of one token is always met.
         several = answer.cap is None or answer.cap > 1

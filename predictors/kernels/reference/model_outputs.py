@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from predictors.kernels.reference.estimates import Estimates
 from predictors.kernels.reference.latency_networks import (
     LatencyNetwork,
@@ -20,8 +18,9 @@ from router.compiled import compiled_init
 #: The latency model predicts for at most this many candidates, those that the analytic estimate ranks first. The others
 #: keep the analytic estimate with its own errors.
 MOST_MODELLED = 64
-#: The memory model's input where there is no memory model.
-NO_MEMORY_ROWS = np.empty((0, 0), np.float32)
+#: An array with a row for each candidate that is modelled. Compiled: its bytes.
+Rows = Any
+NO_ROWS: Rows = b""
 #: Observations of an instance before the latency model decides there. Before that it cannot distinguish a profile that fits
 #: from one that does not.
 LEAST_OBSERVED = 2
@@ -38,10 +37,10 @@ class ModelOutputs(NamedTuple):
     """
 
     rows: list[int]
-    quantiles: np.ndarray
-    factors: np.ndarray
+    quantiles: Rows
+    factors: Rows
     memory: MemoryNetwork | None
-    memory_rows: np.ndarray
+    memory_rows: Rows
     decides_ttft: list[bool]
     decides_tpot: list[bool]
 
@@ -73,7 +72,7 @@ def model_outputs(
         [of.weights for of in of_places],
         [(of.group.offsets[0].values, of.group.offsets[1].values) for of in of_places],
     )
-    held = NO_MEMORY_ROWS
+    held = NO_ROWS
     if memory is not None:
         reported = [instances[at].report.kv_usage for at in places]
         held = memory_rows([estimates[at].memory_ratio for at in places], reported, targets)

@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from predictors.kernels import answer_times
 from predictors.kernels.levels import TAUS
+from predictors.kernels.reference.estimates import answer_times
 from predictors.learned.latency import LatencyModel
 from predictors.learned.models import UNTRAINED, Models
 from predictors.online.prediction import OnlinePrediction

@@ -322,15 +322,17 @@ def test_the_outputs_of_both_models(drawn_: list[Any], times: int, with_memory: 
     )  # fmt: skip
     assert [found.rows, *found[5:]] == [wanted.rows, *wanted[5:]]
     for ours, theirs in zip(found[1:3], wanted[1:3], strict=True):
-        close(ours, theirs, 1e-4)
+        close(np.frombuffer(ours).reshape(theirs.shape), theirs, 1e-4)
     if with_memory:
         close(
             *(
-                [each.memory.predict_one(each.memory_rows, row) for row in range(len(each.quantiles))]
+                [each.memory.predict_one(each.memory_rows, row) for row in range(len(wanted.quantiles))]
                 for each in (found, wanted)
             ),
             1e-4,
         )
+        with pytest.raises(IndexError, match="a row that is not there"):
+            found.memory.predict_one(found.memory_rows, len(wanted.quantiles))
     else:
         assert found.memory is None
         assert wanted.memory is None
@@ -349,17 +351,18 @@ def candidates(draw: Callable[[Any], Any], choices: int) -> tuple[Any, ...]:
 @given(st.data(), slos, st.floats(0.0, 10.0), st.integers(0, 6), st.sampled_from([1, 1, 2, 5]))
 def test_p_miss(data: st.DataObject, slo: Slo, waited_s: float, count: int, choices: int) -> None:
     drawn_ = data.draw(st.lists(candidates(choices), min_size=count, max_size=count))
-    modelled = np.array([each[5:7] for each in drawn_], float).reshape(count, 2, 5)
+    served = np.array([each[5:7] for each in drawn_], float).reshape(count, 2, 1, 5)
+    modelled = np.concatenate((served, np.zeros((count, 2, 2, 5))), axis=2)
     given = [made_estimate(each[0], *each[4][:2]) for each in drawn_]
     serves = [[each[4][2 + time] for each in drawn_] for time in range(2)]
 
-    def missed(module: Any, kind: Any, table: Any) -> list[float]:
+    def missed(module: Any, kind: Any, table: Any, quantiles: Any) -> list[float]:
         of = [kernels_answer(table(shares), cap, number) for _, shares, cap, number, *_ in drawn_]
-        return module.p_miss(slo, waited_s, kind(given), of, *serves, modelled, list(range(count)))
+        return module.p_miss(slo, waited_s, kind(given), of, *serves, quantiles, list(range(count)))
 
     close(
-        missed(distributions, estimates.Estimates, distributions.LengthTable),
-        missed(misses, estimates_in_python.Estimates, lengths.LengthTable),
+        missed(distributions, estimates.Estimates, distributions.LengthTable, modelled.tobytes()),
+        missed(misses, estimates_in_python.Estimates, lengths.LengthTable, modelled),
     )
 
 
@@ -373,7 +376,7 @@ def test_what_is_expected_of_all_candidates(
     given = [made_estimate(each[0], *each[4][:2]) for each in drawn_]
     serves = [[each[4][2 + time] for each in drawn_] for time in range(2)]
     rows = [count - 1 - at for at in range(count)]
-    factors = np.array([each[5:7] for each in drawn_], float).reshape(count, 2, 5)[:, :, :3]
+    factors = np.exp(np.array([each[5:7] for each in drawn_], float).reshape(count, 2, 5)[:, :, :3])
     table = lengths.LengthTable(PRIOR_SHARES)
     of = [kernels_answer(table, each[2], 1) if decodes else None for each in drawn_]
     ours, theirs = (module.Estimates(given) for module in (estimates, estimates_in_python))
@@ -381,22 +384,23 @@ def test_what_is_expected_of_all_candidates(
     assert list(ours) == list(theirs)
     first = data.draw(st.integers(0, count))
     places = first, data.draw(st.integers(first, count))
-    both = (ours, theirs)
-    times = zip(*[each.times(of, waited_s, rows, factors, *places) for each in both], strict=True)
-    means = [each.means(of, waited_s, rows, factors, *serves) for each in both]
+    both = (ours, factors.tobytes()), (theirs, factors)
+    times = zip(*[each.times(of, waited_s, rows, by, *places) for each, by in both], strict=True)
+    means = [each.means(of, waited_s, rows, by, *serves) for each, by in both]
     for found, wanted in (*times, means):
         assert [each is None for each in found] == [each is None for each in wanted]
         close([each or 0.0 for each in found], [each or 0.0 for each in wanted], 1e-12)
-    close(*[each.costs(of, priced, *places) for each in both], 1e-12)
+    close(*[each.costs(of, priced, *places) for each, _ in both], 1e-12)
     for at in range(count):
-        assert ours.factors(at) == theirs.factors(at)
-        times = [
-            module.answer_times(theirs[at].estimate, of[at], waited_s, *theirs.factors(at))
-            for module in (estimates, estimates_in_python)
-        ]
-        assert times[0] == times[1]
+        for row in (-1, rows[at]):
+            rest = [each.rest(at, of[at], waited_s, row, by) for each, by in both]
+            assert rest[0] == rest[1]
+        with pytest.raises(IndexError, match="a row that is not there"):
+            ours.rest(at, of[at], waited_s, count, factors.tobytes())
     with pytest.raises(IndexError):
         ours[count]
+    with pytest.raises(IndexError):
+        ours.rest(count, None, waited_s, -1, b"")
 
 
 @given(st.lists(st.integers(1, 4) | st.floats(0.1, 9.0), max_size=9), st.integers(1, 9))
@@ -544,6 +548,7 @@ def test_columns_of_different_lengths_are_refused() -> None:
     def one() -> Any:
         return estimates.Estimates([made_estimate((1.0, 1.0), window([]), window([]))])
 
+    served, factors = np.zeros((1, 2, 3, 5)).tobytes(), np.zeros((1, 2, 3)).tobytes()
     calls: list[Callable[[], object]] = [
         lambda: network.step((0.0,), network.start()),
         lambda: network.step((0.0,) * len(LATENCY["event_mean"]), np.zeros(3, np.float32)),
@@ -566,19 +571,18 @@ def test_columns_of_different_lengths_are_refused() -> None:
         lambda: distributions.model_outputs(network, None, [], one(), [], 0.0),
         lambda: distributions.model_outputs(network, None, [None], one(), [], 0.0),
         lambda: distributions.ModelWeight().learn((0.0,) * 5, 0.0),
-        lambda: distributions.p_miss(Slo(1.0), 0.0, one(), [], [], [], np.zeros((0, 2, 5)), []),
+        lambda: distributions.p_miss(Slo(1.0), 0.0, one(), [], [], [], b"", []),
         lambda: distributions.p_miss(
-            Slo(1.0), 0.0, one(), [(table, None, 1)], [True], [True], np.zeros((0, 2, 5)), [0]
+            Slo(1.0), 0.0, one(), [(table, None, 1)], [True], [True], b"", [0]
         ),
         lambda: distributions.p_miss(
-            Slo(1.0), 0.0, one(), [(table, None, 1)], [True], [True], np.zeros((1, 2, 5)), [-1]
+            Slo(1.0), 0.0, one(), [(table, None, 1)], [True], [True], served, [-1]
         ),
-        lambda: one().times([], 0.0, [0], np.zeros((1, 2, 3)), 0, 1),
-        lambda: one().times([None], 0.0, [1], np.zeros((1, 2, 3)), 0, 1),
-        lambda: one().times([None], 0.0, [0], np.zeros((1, 2, 3)), 0, 2),
-        lambda: one().means([None], 0.0, [1], np.zeros((1, 2, 3)), [True], [True]),
-        lambda: one().means([None], 0.0, [-1], np.zeros((1, 2, 3)), [False], [True]),
-        lambda: one().means([None], 0.0, [0], np.zeros((1, 2, 3)), [True], []),
+        lambda: one().times([], 0.0, [0], factors, 0, 1),
+        lambda: one().times([None], 0.0, [1], factors, 0, 1),
+        lambda: one().times([None], 0.0, [0], factors, 0, 2),
+        lambda: one().means([None], 0.0, [1], factors, [True], [True]),
+        lambda: one().means([None], 0.0, [0], factors, [True], []),
         lambda: one().costs([None], [], 0, 1),
         lambda: one().costs([None], [None], -1, 1),
     ]  # fmt: skip

@@ -86,7 +86,7 @@ def test_the_memory_of_an_object_cannot_be_set_from_outside(name: str) -> None:
         lambda: distributions.served_tables([None], SHARES[None], [distributions.LengthTable(SHARES)]),
         lambda: distributions.p_miss(
             Slo(1.0, 1.0, 1.0), 0.0, estimates_with(residuals.ResidualWindow(0.35, 0.5)), [(None, None, 1)], [False], [False],
-            np.empty((0, 2, 5)), [-1],
+            b"", [-1],
         ),
     ],
 )  # fmt: skip
