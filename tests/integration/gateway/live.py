@@ -26,6 +26,7 @@ from router.gateway.service import Gateway
 from router.listening import listen
 from router.wiring import open_gateway
 from tests.virtual_time import loop_time
+from tests.waiting import until
 
 #: Emulated engines run this much faster than real ones unless a test says otherwise.
 SPEED = 20.0
@@ -159,11 +160,7 @@ class Live:
         await asyncio.gather(*clients, return_exceptions=True)
         await self.until(lambda: not self.gateway.runner.scheduler.live)
 
-    async def until(self, condition: Any, within_s: float = 60.0) -> None:
-        """Wait until `condition()` holds."""
-        async with asyncio.timeout(within_s):
-            while not condition():  # noqa: ASYNC110 (a test may poll)
-                await asyncio.sleep(0.01)
+    until = staticmethod(until)
 
 
 def key(secret: str, **settings: Any) -> dict[str, Any]:

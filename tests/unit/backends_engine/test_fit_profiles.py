@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import gzip
-import io
 import os
 import subprocess
 import sys
@@ -14,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from backends.engine.hardware import HARDWARE, NVLINK_A100, NVLINK_H100
+from tests.data_files import put
 
 SCRIPT = Path(__file__).resolve().parents[3] / "scripts" / "fit_profiles"
 SIZES = [1, 8, 32, 128, 512, 1024, 2048, 4096]
@@ -31,16 +29,6 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=100)
 
 
-def write(path: Path, rows: list[dict[str, object]]) -> None:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, rows[0])
-    writer.writeheader()
-    writer.writerows(rows)
-    path.parent.mkdir(exist_ok=True)
-    content = text.getvalue().encode()
-    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
-
-
 def operators(model: str, tokens: int) -> dict[str, object]:
     """80 % of the A100's bandwidth, 60 % of its FLOPS, 20 us; 10 us and 10 and 6 crossings between the products."""
     spec = HARDWARE["a100-80g"]
@@ -55,7 +43,7 @@ def operators(model: str, tokens: int) -> dict[str, object]:
 def data(tmp_path: Path) -> Path:
     """Every table, with as few rows as the fits need."""
     between = dict.fromkeys(("attn_rope", "input_layernorm", "mlp_act", "post_attention_layernorm"), "")
-    write(
+    put(
         tmp_path / "vidur_profiles" / "mlp_ops_ms.csv.gz",
         [
             {"gpu": "a100", "model": model, "tensor_parallel": 1, "num_tokens": tokens}
@@ -65,7 +53,7 @@ def data(tmp_path: Path) -> Path:
         ],
     )
     links = [*product(["a100_dgx"], NVLINK_A100), *product(["h100_dgx"], NVLINK_H100)]
-    write(
+    put(
         tmp_path / "vidur_profiles" / "network_ms.csv.gz",
         [
             {"topology": topology, "collective": "all_reduce", "num_workers": gpus, "devices_per_node": gpus}
@@ -73,7 +61,7 @@ def data(tmp_path: Path) -> Path:
             for (topology, gpus), size in product([*links, ("a100_pairwise_nvlink", 4)], SIZES)
         ],
     )
-    write(
+    put(
         tmp_path / "vidur_profiles" / "attention_qwen2_7b_a30_ms.csv.gz",
         [
             {"is_prefill": prefill, "prefill_chunk": size, "batch_size": 1, "kv_cache_tokens": size}
@@ -81,41 +69,29 @@ def data(tmp_path: Path) -> Path:
             for prefill, size in product((0, 1), SIZES)
         ],
     )
-    write(
+    put(
         tmp_path / "wlb_attention_profile_a100_80gb.csv",
         [{"tp": 1, "cp": 1, "tokens": n, "attn_fwd_ms": 0.1 + n * (n + 1) * 1e-7} for n in SIZES],
     )
     machines = {"A100": 1, "L4": 4, "T4": 5, "V100": 2, "L4x2": 3, "T4x4": 3}
-    write(
+    put(
         tmp_path / "helix" / "layer_profile.csv",
         [
-            {
-                "model": model,
-                "phase": phase,
-                "machine": machine,
-                "batch_tokens": n,
-                "layer_time_ms": slower * (1 + n),
-            }
+            {"model": model, "phase": phase, "machine": machine, "batch_tokens": n}
+            | {"layer_time_ms": slower * (1 + n)}
             for model, phase, (machine, slower), n in product(
                 ("llama30b", "llama70b"), ("prompt", "decode"), machines.items(), [0, *SIZES]
             )
         ],
     )
-    write(
+    put(
         tmp_path / "vllm_throughput_a100_tesla.csv",
         [
-            {
-                "model": "m",
-                "nr_gpus": 1,
-                "batch_size": 1,
-                "status_a100": "ok",
-                "status_tesla": "ok",
-                "throughput_a100": 5,
-                "throughput_tesla": 2,
-            }
+            {"model": "m", "nr_gpus": 1, "batch_size": 1, "status_a100": "ok", "status_tesla": "ok"}
+            | {"throughput_a100": 5, "throughput_tesla": 2}
         ],
     )
-    write(
+    put(
         tmp_path / "aibrix_vllm_llama31_8b" / "requests.csv.gz",
         [
             {"release": "v0.2.1", "config": "naive", "qps": 0.1, "prompt_tokens": 20_000, "ttft_s": ttft_s}

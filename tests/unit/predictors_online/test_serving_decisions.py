@@ -15,8 +15,8 @@ from router.core.interfaces import Option, SentAttempt
 from router.core.profile import EngineProfile
 from router.core.state import Instance
 from router.core.types import Candidate, LoadReport, Prediction, Price, Request, Slo
-from tests.unit.predictors_online.attempts import sent
-from tests.unit.predictors_online.test_serving_learned import PROFILE, Judge, Words, latency_model, value
+from tests.unit.predictors_online.attempts import PROFILE, sent, value
+from tests.unit.predictors_online.test_serving_learned import Judge, Words, latency_model
 
 OTHER = EngineProfile("o", 4e-3, 25e-3, 3e-4, 2e-7, 4e-9, 30_000, load_s=3.0, slots=2, max_seqs=4)
 

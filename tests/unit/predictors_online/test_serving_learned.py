@@ -18,22 +18,18 @@ from predictors.learned.models import Models
 from predictors.learned.text import prompt_features
 from predictors.online.predictor import OnlinePredictor
 from router.core.interfaces import Option, SentAttempt
-from router.core.profile import EngineProfile
 from router.core.state import Instance
-from router.core.types import Candidate, LoadReport, Price, PromptFeatures, Request, Slo
+from router.core.types import LoadReport, PromptFeatures, Slo
 from tests.artifacts import latency_artifact
-from tests.unit.predictors_online.attempts import sent
-
-PROFILE = EngineProfile("p", 2e-3, 10e-3, 1e-4, 1e-7, 1e-9, 100_000)
-REQUEST = Request("r", 100.0, "latency", ("m",), prompt_tokens=500, max_tokens=300)
-
-
-def candidate(instance: str, model: str = "m") -> Candidate:
-    return Candidate(instance, model, model, Price(1.0, 4.0), 32_768, 0.5, family="f")
-
-
-def an_instance(name: str = "i", hardware: str | None = "gpu") -> Instance:
-    return Instance(name, "vllm", {"m": candidate(name)}, hardware=hardware, profiles={"m": PROFILE})
+from tests.unit.predictors_online.attempts import (
+    PROFILE,
+    REQUEST,
+    an_instance,
+    candidate,
+    prediction_of,
+    sent,
+    value,
+)
 
 
 def latency_model(ttft: float = 0.0, tpot: float = 0.0) -> LatencyModel:
@@ -81,11 +77,6 @@ def serve(
     predictor.observe_end(of, 100, None, 500, 0.012, at_s + 2.0)
 
 
-def value(number: float | None) -> float:
-    assert number is not None
-    return number
-
-
 def known(predictor: OnlinePredictor, instance: Instance) -> Instance:
     """The instance, after enough requests for the latency model to serve."""
     for number in range(10):
@@ -95,8 +86,7 @@ def known(predictor: OnlinePredictor, instance: Instance) -> Instance:
 
 def test_what_the_latency_model_says_is_served() -> None:
     plain, predicted = (
-        each.predict(REQUEST, candidate("i"), an_instance(), 100.0)
-        for each in (OnlinePredictor(), predictor_with(latency=latency_model(0.5, -0.2)))
+        prediction_of(each) for each in (OnlinePredictor(), predictor_with(latency=latency_model(0.5, -0.2)))
     )
     ttft_s, tpot_s = value(plain.ttft_s_p50), value(plain.tpot_s)
     assert value(predicted.ttft_s_p50) == pytest.approx(ttft_s * exp(FIRST_WEIGHT * 0.5), rel=1e-3)
@@ -108,7 +98,7 @@ def test_the_physical_estimate_decides_until_something_was_observed() -> None:
     """A wide distribution would refuse a hard SLO that an idle engine meets."""
     request = replace(REQUEST, slo=Slo(0.5, 0.02, 5.0))
     plain, predicted = (
-        each.predict(request, candidate("i"), an_instance(), 100.0)
+        each.predict(request, candidate(), an_instance(), 100.0)
         for each in (OnlinePredictor(), predictor_with(latency=latency_model(3.0, 3.0)))
     )
     assert (predicted.p_miss, predicted.e2e_s_mean) == (plain.p_miss, plain.e2e_s_mean)
@@ -119,10 +109,8 @@ def test_tpot_decides_without_a_profile_alone(profiled: bool) -> None:
     """A profile says what this request alone adds to each step."""
     request, predicted = replace(REQUEST, slo=Slo(tpot_s=0.014)), []
     for each in (OnlinePredictor(), predictor_with(latency=latency_model(0.0, 0.3))):
-        instance = an_instance()
-        if not profiled:
-            instance.profiles.clear()
-        predicted.append(each.predict(request, candidate("i"), known(each, instance), 100.0))
+        instance = an_instance(profile=PROFILE if profiled else None)
+        predicted.append(each.predict(request, candidate(), known(each, instance), 100.0))
     plain, learned = predicted
     assert value(learned.tpot_s) > 1.1 * value(plain.tpot_s)
     assert (value(learned.p_miss) == value(plain.p_miss)) == profiled
@@ -134,9 +122,7 @@ def test_a_constant_error_of_the_model_is_learned() -> None:
     instance = an_instance()
     for number in range(200):
         serve(predictor, instance, 10.0 * number, 1.0, number)
-    predicted = predictor.predict(
-        replace(REQUEST, arrived_at=3000.0), instance.candidates["m"], instance, 3000.0
-    )
+    predicted = prediction_of(predictor, instance, 3000.0)
     assert value(predicted.ttft_s_p50) == pytest.approx(PROFILE.prefill_s(500), rel=0.1)
 
 
@@ -166,9 +152,7 @@ def test_a_model_that_does_not_hold_gives_way_to_the_physical_estimate() -> None
         predictor.stats.models = Models(latency=wild[number % 2])
         serve(predictor, instance, 10.0 * number, 1.0, number)
     assert predictor.latency_weights()["m", "gpu"]["ttft"] < 0.1
-    predicted = predictor.predict(
-        replace(REQUEST, arrived_at=3000.0), instance.candidates["m"], instance, 3000.0
-    )
+    predicted = prediction_of(predictor, instance, 3000.0)
     assert value(predicted.ttft_s_p50) == pytest.approx(PROFILE.prefill_s(500), rel=0.15)
 
 
@@ -187,9 +171,7 @@ def test_attempts_that_are_overdue_count_before_they_end() -> None:
         covered = predictor.coverage()["i"]
         assert value(covered["observed"]) == 100
         assert value(covered["ttft_within_p50"]) < 0.65
-        late = predictor.predict(
-            replace(REQUEST, arrived_at=9000.0), instance.candidates["m"], instance, 9000.0
-        )
+        late = prediction_of(predictor, instance, 9000.0)
         assert value(late.ttft_s_p95) > 3 * PROFILE.prefill_s(500)
 
 
@@ -198,8 +180,7 @@ def test_an_answer_in_one_piece_is_never_overdue() -> None:
     for lost in (False, True):
         predictor = predictor_with(latency=latency_model())
         instance = an_instance()
-        of = instance.candidates["m"]
-        expected = value(predictor.predict(REQUEST, of, instance, 100.0).ttft_s_p50)
+        expected = value(prediction_of(predictor, instance).ttft_s_p50)
         for number in range(20):
             at_s = 100.0 + 10.0 * number
             request = replace(REQUEST, id=str(number), arrived_at=at_s, engine_streams=False)
@@ -210,7 +191,7 @@ def test_an_answer_in_one_piece_is_never_overdue() -> None:
             else:
                 predictor.observe_end(attempt, 30, None, 500, None, at_s + 8.0)
         assert predictor.coverage().get("i", {}).get("observed", 0) == 0
-        after = predictor.predict(replace(REQUEST, arrived_at=1000.0), of, instance, 1000.0)
+        after = prediction_of(predictor, instance, 1000.0)
         assert value(after.ttft_s_p50) == pytest.approx(expected, rel=0.01)
 
 
@@ -224,7 +205,7 @@ def test_what_was_taken_for_overdue_is_corrected_when_it_comes() -> None:
     assert predictor.coverage()["i"]["observed"] == 41
     predictor.observe_ttft(late, 1.5, 1001.5)
     assert predictor.coverage()["i"]["observed"] == 41
-    after = predictor.predict(replace(REQUEST, arrived_at=2000.0), instance.candidates["m"], instance, 2000.0)
+    after = prediction_of(predictor, instance, 2000.0)
     assert value(after.ttft_s_p50) == pytest.approx(PROFILE.prefill_s(500), rel=0.3)
 
 
@@ -244,7 +225,7 @@ def test_reports_and_losses_reach_the_track() -> None:
     instance = an_instance()
     instance.takes_report(LoadReport(running=3, waiting=1, kv_usage=0.4), 5.0)
     predictor.observe_report(instance, 5.0)
-    first = predictor.predict(REQUEST, instance.candidates["m"], instance, 100.0)
+    first = prediction_of(predictor, instance)
     assert first.memory_ratio is not None
     predictor.forget(["i"])
     assert predictor.groups() == {}  # nobody else is of this kind
@@ -254,20 +235,20 @@ def test_an_instance_on_other_hardware_is_of_its_new_kind_alone() -> None:
     predictor = predictor_with(latency=latency_model())
     for hardware in ("gpu", "other"):
         instance = replace(an_instance(), hardware=hardware, profiles={"m": replace(PROFILE)})
-        predictor.predict(REQUEST, instance.candidates["m"], instance, 100.0)
+        prediction_of(predictor, instance)
     assert predictor.groups().keys() == predictor.latency_weights().keys() == {("m", "other")}
 
 
 def test_a_prompt_gives_the_length_and_fleet_answers_correct_it() -> None:
     predictor = predictor_with(length=Words())
-    instance, of = an_instance(), candidate("i")
+    instance, of = an_instance(), candidate()
     short = replace(REQUEST, features=prompt_features("a line"))
     long = replace(REQUEST, features=prompt_features("two\nlines"))
     assert value(predictor.predict(short, of, instance, 100.0).output_tokens_p50) == pytest.approx(20, abs=5)
     assert value(predictor.predict(long, of, instance, 100.0).output_tokens_p50) == pytest.approx(
         200, rel=0.2
     )
-    unknown = predictor.predict(REQUEST, of, instance, 100.0)
+    unknown = prediction_of(predictor, instance)
     assert value(unknown.output_tokens_p50) > 100  # the prior
     for number in range(100):
         request = replace(short, id=str(number), forecast=None)
@@ -292,10 +273,10 @@ def test_the_prompt_is_looked_at_once_a_request() -> None:
     predictor = predictor_with(length=Counting())
     request = replace(REQUEST, features=prompt_features("x"))
     instance = an_instance()
-    other = candidate("i", "n")
+    other = candidate(model="n")
     for _ in range(3):
-        predictor.predict(request, candidate("i"), instance, 100.0)
-    predictor.predict_all(request, [Option(candidate("i"), instance), Option(other, instance)], 100.0)
+        predictor.predict(request, candidate(), instance, 100.0)
+    predictor.predict_all(request, [Option(candidate(), instance), Option(other, instance)], 100.0)
     assert models_of == [["m"], ["n"]]
 
 
@@ -304,16 +285,16 @@ def test_quality_is_the_models_with_its_uncertainty_and_moves_with_feedback() ->
     instance = an_instance()
     features = prompt_features("How much is 2 + 2?")
     request = replace(REQUEST, features=features)
-    predicted = predictor.predict(request, candidate("i"), instance, 100.0)
+    predicted = predictor.predict(request, candidate(), instance, 100.0)
     assert (predicted.quality, predicted.quality_sd) == (pytest.approx(0.8), pytest.approx(0.1))
-    unknown = predictor.predict(request, candidate("i", "n"), instance, 100.0)
+    unknown = predictor.predict(request, candidate(model="n"), instance, 100.0)
     assert (unknown.quality, unknown.quality_sd) == (0.5, None)
     for _ in range(50):
         predictor.observe_quality("m", features, 0.2)
         predictor.observe_quality("n", features, 0.2)
-    again = predictor.predict(replace(request, forecast=None), candidate("i"), instance, 100.0)
+    again = predictor.predict(replace(request, forecast=None), candidate(), instance, 100.0)
     assert value(again.quality) == pytest.approx(0.2, abs=0.1)
-    predicted = predictor.predict(replace(request, forecast=None), candidate("i", "n"), instance, 100.0)
+    predicted = predictor.predict(replace(request, forecast=None), candidate(model="n"), instance, 100.0)
     # The fleet file's quality is corrected too.
     assert value(predicted.quality) == pytest.approx(0.3, abs=0.1)
     assert predicted.quality_sd is None
@@ -325,9 +306,9 @@ def test_the_fleet_files_quality_gives_way_as_far_as_the_prompt_is_like_those_le
     served = []
     for trust in (0.0, 0.25, 0.5, 1.0):
         predictor = predictor_with(relevance=Judge(trust))
-        predicted = predictor.predict(replace(request, forecast=None), candidate("i"), an_instance(), 100.0)
+        predicted = predictor.predict(replace(request, forecast=None), candidate(), an_instance(), 100.0)
         served.append((value(predicted.quality), predicted.quality_sd))
-        bare = replace(candidate("i"), quality=None)
+        bare = replace(candidate(), quality=None)
         alone = predictor.predict(replace(request, forecast=None), bare, an_instance(), 100.0)
         assert (alone.quality, alone.quality_sd) == (0.8, 0.1)
     qualities = [quality for quality, _ in served]
@@ -343,7 +324,7 @@ def test_the_fleet_files_quality_gives_way_as_far_as_the_prompt_is_like_those_le
 def test_instances_of_one_model_may_state_qualities_of_their_own() -> None:
     predictor = predictor_with(relevance=Judge(0.5))
     request = replace(REQUEST, features=prompt_features("x"))
-    full, quantised = candidate("i"), replace(candidate("j"), quality=0.3)
+    full, quantised = candidate(), replace(candidate("j"), quality=0.3)
     options = [Option(full, an_instance("i")), Option(quantised, an_instance("j"))]
     predictor.predict_all(request, options, 100.0)
     predicted = [value(each.prediction.quality) for each in options if each.prediction is not None]
@@ -356,14 +337,14 @@ def test_feedback_from_the_records_is_learned_once_the_fleet_is_known() -> None:
     predictor, features = predictor_with(relevance=Judge(0.5)), prompt_features("x")
     late = predictor_with(relevance=Judge(0.5))
     request = replace(REQUEST, features=features)
-    late.predict(replace(request), candidate("i"), an_instance(), 100.0)
+    late.predict(replace(request), candidate(), an_instance(), 100.0)
     for _ in range(30):
         predictor.observe_quality("m", features, 0.1)
         late.observe_quality("m", features, 0.1)
         predictor.observe_quality("nobody", features, 0.1)
     assert predictor.feedback_counts() == {"m": 30, "nobody": 30}
     predicted = [
-        each.predict(replace(request, forecast=None), candidate("i"), an_instance(), 100.0).quality
+        each.predict(replace(request, forecast=None), candidate(), an_instance(), 100.0).quality
         for each in (predictor, late)
     ]
     assert predicted[0] == predicted[1]
@@ -372,19 +353,19 @@ def test_feedback_from_the_records_is_learned_once_the_fleet_is_known() -> None:
 
 def test_feedback_corrects_a_prior_where_nothing_was_trained() -> None:
     predictor, features = OnlinePredictor(), prompt_features("x")
-    predictor.predict(REQUEST, candidate("i"), an_instance(), 100.0)
+    prediction_of(predictor)
     for _ in range(50):
         predictor.observe_quality("m", features, 1.0)
-    assert value(predictor.predict(REQUEST, candidate("i"), an_instance(), 100.0).quality) > 0.7
-    bare = replace(candidate("i"), quality=None)
+    assert value(prediction_of(predictor).quality) > 0.7
+    bare = replace(candidate(), quality=None)
     assert predictor.predict(REQUEST, bare, an_instance(), 100.0).quality is None
 
 
 def test_embeddings_ask_no_model() -> None:
     predictor = predictor_with(latency=latency_model(1.0), length=Words(), relevance=Judge())
     request = replace(REQUEST, decodes=False, features=prompt_features("x"))
-    predicted = predictor.predict(request, candidate("i"), an_instance(), 100.0)
-    plain = OnlinePredictor().predict(request, candidate("i"), an_instance(), 100.0)
+    predicted = predictor.predict(request, candidate(), an_instance(), 100.0)
+    plain = OnlinePredictor().predict(request, candidate(), an_instance(), 100.0)
     assert predicted.ttft_s_p50 == plain.ttft_s_p50
     assert predicted.quality == 0.5
 
@@ -411,7 +392,7 @@ def test_of_many_candidates_the_model_predicts_those_that_physics_ranks_first() 
 def test_any_target_has_a_probability(targets_s: tuple[float | None, ...]) -> None:
     request = replace(REQUEST, slo=Slo(*targets_s))
     for models in (Models(), Models(latency=latency_model())):
-        predicted = OnlinePredictor(models).predict(request, candidate("i"), an_instance(), 100.0)
+        predicted = OnlinePredictor(models).predict(request, candidate(), an_instance(), 100.0)
         assert 0.0 <= value(predicted.p_miss) <= 1.0
 
 
@@ -421,7 +402,7 @@ def test_answers_without_a_first_token_teach_no_times_and_leave_nothing() -> Non
         predictor = OnlinePredictor(models)
         instance = an_instance()
         of = instance.candidates["m"]
-        before = predictor.predict(REQUEST, of, instance, 100.0)
+        before = prediction_of(predictor, instance)
         for number in range(60):
             at_s = 30.0 * number
             request = replace(REQUEST, id=str(number), arrived_at=at_s, decodes=number % 2 == 0)
@@ -455,14 +436,14 @@ def test_what_was_given_up_is_late_by_as_long_as_it_was_waited_for() -> None:
 def test_an_answer_that_ended_in_the_middle_teaches_the_speed_and_the_least_length(trained: bool) -> None:
     predictor = predictor_with(latency=latency_model()) if trained else predictor_with()
     instance = an_instance()
-    before = predictor.predict(REQUEST, instance.candidates["m"], instance, 100.0)
+    before = prediction_of(predictor, instance)
     step_s = value(before.tpot_s)
     for number in range(200):
         at_s = 100.0 + 10.0 * number
         attempt = sent(predictor, replace(REQUEST, id=str(number), arrived_at=at_s), instance, at_s)
         predictor.observe_ttft(attempt, 0.1, at_s + 0.1)
         predictor.observe_loss(attempt, 8.0, True, 250, 5.0 * step_s, at_s + 8.0)
-    after = predictor.predict(replace(REQUEST, arrived_at=1e4), instance.candidates["m"], instance, 1e4)
+    after = prediction_of(predictor, instance, 1e4)
     assert value(after.tpot_s) == pytest.approx(5.0 * step_s, rel=0.2)
     assert value(after.output_tokens_p50) > 250
     assert predictor.stats.candidates["i", "m"].coverage.tpots == 200
