@@ -219,16 +219,16 @@ def test_a_bug_keeps_its_traceback(command: str, line: str) -> None:
 
 
 def test_only_the_chosen_command_is_imported() -> None:
-    program = (
+    code, _, errors = _python(
         "import sys; from router import cli; cli.main(['check', '--schema']); "
         "bad = {'uvicorn', 'sqlalchemy', 'torch', 'numpy', 'benchmarks', 'router.demo', 'router.serve'} & set(sys.modules); "
         "sys.exit(str(sorted(bad)) if bad else 0)"
     )
-    assert _run(program) == (0, "")
+    assert (code, errors) == (0, "")
 
 
 def test_no_help_waits_for_packages_that_train() -> None:
-    program = (
+    code, _, errors = _python(
         "import sys; from router import cli\n"
         "for name in cli.COMMANDS:\n"
         "    try:\n        cli.main([name, '--help'])\n"
@@ -236,27 +236,27 @@ def test_no_help_waits_for_packages_that_train() -> None:
         "bad = {'torch', 'sklearn', 'scipy'} & set(sys.modules); "
         "sys.exit(str(sorted(bad)) if bad else 0)"
     )
-    assert _run(program) == (0, "")
+    assert (code, errors) == (0, "")
 
 
-def _run(program: str) -> tuple[int, str]:
-    """The exit code and the errors of a program in a new process."""
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=False
-    )
-    return done.returncode, done.stderr
+def _shell(command: str) -> tuple[int, str, str]:
+    """The exit code, the output and the errors of a line of bash."""
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=100, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+def _python(program: str) -> tuple[int, str, str]:
+    return _shell(f"{sys.executable} -c {shlex.quote(program)}")
 
 
 def test_a_reader_that_leaves_is_no_error() -> None:
     command = f"{sys.executable} -m router.cli check --schema | head -n 1; echo ${{PIPESTATUS[0]}}"
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
-    assert (done.stdout, done.stderr) == ("{\n0\n", "")
+    assert _shell(command) == (0, "{\n0\n", "")
 
 
 def test_a_reader_that_leaves_a_table_is_no_error(fleet: Path) -> None:
     command = f"{sys.executable} -m router.cli check --config {fleet} | true; echo ${{PIPESTATUS[0]}}"
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
-    assert (done.stdout, done.stderr) == ("0\n", "")
+    assert _shell(command) == (0, "0\n", "")
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
@@ -266,19 +266,13 @@ def test_streams_may_be_closed(closed: str) -> None:
         "import os; from router import cli; cli.main(['check', '--schema']); os._exit(min(os.pipe()) < 3)"
     )
     command = f"{sys.executable} -c {shlex.quote(program)} {closed} | cat >/dev/null; exit ${{PIPESTATUS[0]}}"
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert _shell(command) == (0, "", "")
 
 
 def test_a_character_that_the_terminal_lacks_is_a_question_mark() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", "from router import cli; cli.main(['check', '--schema']); print('\u2585')"],
-        capture_output=True,
-        timeout=60,
-        check=False,
-        env={**os.environ, "PYTHONIOENCODING": "ascii"},
-    )
-    assert done.stdout.endswith(b"}\n?\n")
+    program = "from router import cli; cli.main(['check', '--schema']); print('\u2585')"
+    _, out, _ = _shell(f"PYTHONIOENCODING=ascii {sys.executable} -c {shlex.quote(program)}")
+    assert out.endswith("}\n?\n")
 
 
 def test_check_warns_of_hardware_without_a_profile(
@@ -349,11 +343,10 @@ def test_an_argument_that_is_wrong_is_shown(
 
 def test_sigterm_ends_the_first_process_of_a_container_while_it_starts() -> None:
     """The kernel drops it there if there is no handler."""
-    program = (
+    code, _, _ = _python(
         "import os, signal\nfrom router import cli, serve\n"
         "own, os.getpid = os.getpid(), lambda: 1\n"
         "serve.run = lambda args: os.kill(own, signal.SIGTERM)\n"
         "cli.main(['serve', '--config', 'fleet.yaml'])\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], timeout=60, check=False)
-    assert done.returncode == 128 + signal.SIGTERM
+    assert code == 128 + signal.SIGTERM
