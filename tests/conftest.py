@@ -1,5 +1,5 @@
-"""What holds for all tests: threads, the profile of hypothesis, what the collector of garbage skips, and pages without
-drawings."""
+"""What holds for all tests: threads, the profile of hypothesis, what the collector of garbage skips, the command, and
+pages without drawings."""
 
 import gc
 import os
@@ -7,6 +7,8 @@ import sys
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.commands import Headway
 
 # Where the environment forbids to keep bytecode, as images of containers do, each process that a test starts would compile
 # all that it imports, and pytest would rewrite all tests again in each of its processes.
@@ -33,6 +35,11 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.enable()
+
+
+@pytest.fixture
+def headway(capsys: pytest.CaptureFixture[str]) -> Headway:
+    return Headway(capsys)
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +110,13 @@ def put(store: Store, record: RequestRecord) -> None:
     """A request arrives and has ended."""
     store.writer.arrived()
     store.writer.put(record)
+
+
+async def written(store: Store, records: Iterable[RequestRecord]) -> None:
+    """Requests arrive, have ended, and have their rows."""
+    for each in records:
+        put(store, each)
+    assert await store.writer.flush(30)
 
 
 async def runs_of(store: Store) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from predictors.training import dataset
-from router import cli
+from tests.commands import Headway
 from tests.integration.collect.conftest import Engines
 from tests.servers.judge import judging
 from tests.waiting import until
@@ -42,16 +42,16 @@ def fleet(tmp_path: Path) -> Path:
 
 
 def test_a_fleet_file_with_an_instance_that_is_gone(
-    fleet: Path, prompts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    fleet: Path, prompts: Path, tmp_path: Path, headway: Headway
 ) -> None:
     out = tmp_path / "data"
     words = ["--rates", "100", "--concurrency", "2", "--requests", "6", "--max-tokens", "30", "--no-texts"]
     given = ["--config", str(fleet), "--prompts", str(prompts), "--out", str(out), "--json"]
-    assert cli.main(["collect", *given, *words]) == 0
-    captured = capsys.readouterr()
-    told = json.loads(captured.out)
-    assert len(captured.err.splitlines()) == 1
-    assert "gone does not answer" in captured.err
+    done = headway("collect", *given, *words)
+    assert done.code == 0
+    told = json.loads(done.out)
+    assert len(done.err.splitlines()) == 1
+    assert "gone does not answer" in done.err
     assert told["finished"]
     assert list(told["left_out"]) == ["gone"]
     assert {(row["instance"], row["level"], row["ok"]) for row in told["levels"]} == {
@@ -73,7 +73,7 @@ def test_urls_with_a_key_that_is_never_shown(
     engines: Engines,
     prompts: Path,
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    headway: Headway,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -82,27 +82,24 @@ def test_urls_with_a_key_that_is_never_shown(
     url = engines.vllm("a", api_key=key).url
     arguments = ["collect", "--vllm", url, "--model", "up/llama-3.1-8b", "--prompts", str(prompts)]
     arguments += ["--concurrency", "2", "--requests", "3", "--max-tokens", "5"]
-    assert cli.main([*arguments, "--out", str(tmp_path / "without")]) == 1
-    told = capsys.readouterr()
-    assert "does not answer: Error code: 401" in told.err
-    assert "nothing was collected" in told.err
+    told = headway.err(*arguments, "--out", tmp_path / "without", code=1)
+    assert "does not answer: Error code: 401" in told
+    assert "nothing was collected" in told
     assert not (tmp_path / "without" / "dataset.json").exists()
     monkeypatch.setenv("HEADWAY_TEST_KEY", key)
-    with_key = [*arguments, "--api-key-env", "HEADWAY_TEST_KEY", "--out", str(tmp_path / "with")]
-    assert cli.main(with_key) == 0
-    told = capsys.readouterr()
+    done = headway(*arguments, "--api-key-env", "HEADWAY_TEST_KEY", "--out", tmp_path / "with")
+    assert done.code == 0
     data = dataset.read(tmp_path / "with")
     assert [(run.instance, run.model, run.family) for run in data.runs] == [
         ("vllm-0", "up/llama-3.1-8b", "llama")
     ]
     written = "".join(str(path.read_bytes()) for path in (tmp_path / "with").iterdir())
-    assert key not in told.out + told.err + caplog.text + written
+    assert key not in done.out + done.err + caplog.text + written
 
 
-def test_all_engines_dead(prompts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_engines_dead(prompts: Path, tmp_path: Path, headway: Headway) -> None:
     arguments = ["--ollama", "http://127.0.0.1:1", "--model", "m", "--prompts", str(prompts), "--rates", "1"]
-    assert cli.main(["collect", *arguments, "--out", str(tmp_path / "data"), "--json"]) == 1
-    assert json.loads(capsys.readouterr().out)["attempts"] == 0
+    assert headway.json("collect", *arguments, "--out", tmp_path / "data", code=1)["attempts"] == 0
     assert not (tmp_path / "data" / "dataset.json").exists()
 
 
@@ -145,15 +142,15 @@ VERDICTS = ("<feedback>Good.</feedback>\n<score>4</score>", "I would say four.",
 
 
 def test_a_judge_scores_answers_and_what_it_fails_at_is_counted(
-    engines: Engines, prompts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    engines: Engines, prompts: Path, tmp_path: Path, headway: Headway
 ) -> None:
     arguments = ["collect", "--vllm", engines.vllm("a").url, "--model", "up/llama-3.1-8b"]
     arguments += ["--prompts", str(prompts), "--concurrency", "4", "--requests", "12", "--max-tokens", "20"]
-    arguments += ["--out", str(tmp_path / "data"), "--json"]
+    arguments += ["--out", str(tmp_path / "data")]
     with judging(lambda _, number: VERDICTS[number % 3]) as judge:
-        assert cli.main([*arguments, "--judge-url", judge.url, "--judge-model", "flow"]) == 0
+        told = headway.json(*arguments, "--judge-url", judge.url, "--judge-model", "flow")
     counts = {"judged": 4, "unreadable": 4, "failed": 4}
-    assert json.loads(capsys.readouterr().out)["judge"] == counts
+    assert told["judge"] == counts
     data = dataset.read(tmp_path / "data")
     scores = [(each.quality, each.quality_kind) for each in data.answers]
     assert sorted(scores, key=str) == [(0.75, "judged")] * 4 + [(None, None)] * 8

@@ -13,7 +13,7 @@ import yaml
 
 from benchmarks.workloads.format import Header, WorkloadRequest, write
 from router.cli import main
-from tests.commands import refusal_of
+from tests.commands import Headway
 
 FLEET = """
 models:
@@ -118,9 +118,8 @@ def test_what_emulated_instances_share_is_taken_out_of_the_speed(
     assert e2e_s() == pytest.approx(real)
 
 
-def test_slo_limit_and_json(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*words, "--policies", "random", "--slo", "ttft_ms=1", "--limit", "20", "--json"]) == 0
-    report = orjson.loads(capsys.readouterr().out)
+def test_slo_limit_and_json(words: tuple[str, ...], headway: Headway) -> None:
+    report = headway.json(*words, "--policies", "random", "--slo", "ttft_ms=1", "--limit", "20")
     (run,) = report["runs"]
     assert run["name"] == "random@own#0"
     assert run["rate_per_s"] == pytest.approx(run["measured_rate_per_s"])
@@ -131,7 +130,7 @@ def test_slo_limit_and_json(words: tuple[str, ...], capsys: pytest.CaptureFixtur
 
 @pytest.mark.usefixtures("undrawn")
 def test_more_can_be_added_and_other_settings_are_refused(
-    words: tuple[str, ...], fleet: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    words: tuple[str, ...], fleet: Path, tmp_path: Path, headway: Headway
 ) -> None:
     out = tmp_path / "out"
     assert main([*words, "--policies", "random", "--rates", "3"]) == 0
@@ -139,27 +138,23 @@ def test_more_can_be_added_and_other_settings_are_refused(
     assert main([*words, "--policies", "random,slo", "--rates", "3,5", "--seeds", "2"]) == 0
     assert len(told(out)["runs"]) == 8
     assert (out / "runs/random@3#0.json").stat().st_mtime_ns == first
-    capsys.readouterr()
     for more, what in (
         (("--limit", "20"), "workload"),
         (("--slo", "ttft_ms=100"), "slo"),
         (("--speed", "2"), "speed"),
         (("--model", "llama-3.1-8b"), "model"),
     ):
-        assert f"made with another {what}" in refusal_of(capsys, *words, "--policies", "random", *more)
+        assert f"made with another {what}" in headway.refusal(*words, "--policies", "random", *more)
     fleet.write_text(FLEET.replace("l4", "a40"))
-    assert "made with another fleet" in refusal_of(capsys, *words, "--policies", "random")
+    assert "made with another fleet" in headway.refusal(*words, "--policies", "random")
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_a_small_scenario_in_json(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_small_scenario_in_json(tmp_path: Path, headway: Headway, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HEADWAY_DATA", raising=False)
-    words = ("compare", "--scenario", "instance-loss", "--small", "--out", str(tmp_path / "out"), "--json")
+    words = ("compare", "--scenario", "instance-loss", "--small", "--out", str(tmp_path / "out"))
     some = ("--policies", "least_load", "--rates", "15", "--oracle-seeds", "0", "--jobs", "1")
-    assert main([*words, *some]) == 0
-    report = orjson.loads(capsys.readouterr().out)
+    report = headway.json(*words, *some)
     assert report["scenario"] == "instance-loss (small)"
     assert report["runs"][0]["retried"] > 0
     # The instance that is lost does nothing for a while.
@@ -202,9 +197,9 @@ def test_a_small_scenario_in_json(
     ],
 )
 def test_bad_input_is_one_line_and_exit_2(
-    words: tuple[str, ...], capsys: pytest.CaptureFixture[str], more: tuple[str, ...], reason: str
+    words: tuple[str, ...], headway: Headway, more: tuple[str, ...], reason: str
 ) -> None:
-    assert reason in refusal_of(capsys, *words, *more)
+    assert reason in headway.refusal(*words, *more)
 
 
 @pytest.mark.parametrize(
@@ -216,9 +211,9 @@ def test_bad_input_is_one_line_and_exit_2(
     ],
 )
 def test_what_does_not_go_together_is_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], reason: str
+    tmp_path: Path, headway: Headway, words: tuple[str, ...], reason: str
 ) -> None:
-    assert reason in refusal_of(capsys, "compare", *words, "--out", tmp_path / "out")
+    assert reason in headway.refusal("compare", *words, "--out", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -230,23 +225,23 @@ def test_what_does_not_go_together_is_one_line(
     ],
 )
 def test_the_rates_of_a_scenario_are_not_called_an_option(
-    fleet: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], requests: int, reason: str
+    fleet: Path, tmp_path: Path, headway: Headway, requests: int, reason: str
 ) -> None:
     scenario = {"workload": f"poisson --limit {requests}", "rates": [1e-9], "seeds": 1}
     file = tmp_path / "slow.yaml"
     file.write_text(yaml.safe_dump({"about": "Slow.", "fleet": fleet.name, **scenario}))
-    assert f"scenario slow: rates: {reason}" in refusal_of(
-        capsys, "compare", "--scenario", file, "--out", tmp_path / "out"
+    assert f"scenario slow: rates: {reason}" in headway.refusal(
+        "compare", "--scenario", file, "--out", tmp_path / "out"
     )
 
 
-def test_without_out_nothing_is_done(capsys: pytest.CaptureFixture[str]) -> None:
-    assert refusal_of(capsys, "compare", "--scenario", "overload") == "headway compare: --out is needed\n"
+def test_without_out_nothing_is_done(headway: Headway) -> None:
+    assert headway.refusal("compare", "--scenario", "overload") == "headway compare: --out is needed\n"
 
 
 @pytest.mark.usefixtures("undrawn")
 def test_a_fitted_profile_must_be_one_that_the_fleet_uses(
-    words: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    words: tuple[str, ...], tmp_path: Path, headway: Headway
 ) -> None:
     constants = dict.fromkeys(("overhead_s", "floor_s", "per_token_s"), 1e-5)
     constants |= {"per_kv_token_s": 1e-9, "per_pair_s": 1e-12}
@@ -258,7 +253,7 @@ def test_a_fitted_profile_must_be_one_that_the_fleet_uses(
 
     fitted("engine")
     some = ("--policies", "round_robin", "--profiles", str(file))
-    assert "no instance of the fleet has a profile 'engine'" in refusal_of(capsys, *words, *some)
+    assert "no instance of the fleet has a profile 'engine'" in headway.refusal(*words, *some)
     assert main([*words, "--policies", "round_robin"]) == 0
     fitted("llama-3.1-8b@l4")
     assert main([*words, *some, "--out", str(tmp_path / "fitted")]) == 0
@@ -310,11 +305,11 @@ def test_scalers_side_by_side(words: tuple[str, ...], fleet: Path, tmp_path: Pat
     ],
 )
 def test_wrong_scalers(
-    words: tuple[str, ...], fleet: Path, capsys: pytest.CaptureFixture[str], scaler: str, message: str
+    words: tuple[str, ...], fleet: Path, headway: Headway, scaler: str, message: str
 ) -> None:
     fleet.write_text(POOLS)
-    assert message in refusal_of(capsys, *words, "--policies", "random", "--scaler", scaler)
+    assert message in headway.refusal(*words, "--policies", "random", "--scaler", scaler)
 
 
-def test_a_scaler_needs_pools(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
-    assert "needs a fleet with pools" in refusal_of(capsys, *words, "--policies", "random", "--scaler", "kpa")
+def test_a_scaler_needs_pools(words: tuple[str, ...], headway: Headway) -> None:
+    assert "needs a fleet with pools" in headway.refusal(*words, "--policies", "random", "--scaler", "kpa")

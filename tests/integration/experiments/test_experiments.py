@@ -19,7 +19,7 @@ from benchmarks.experiments.report import Section
 from benchmarks.workloads.format import WorkloadError
 from predictors.training.latency_fit import Settings
 from router.cli import main
-from tests.commands import refusal_of
+from tests.commands import Headway
 from tests.data_files import put
 from tests.integration.collect.conftest import Engines, engines
 from tests.unit.benchmarks.parsed import assert_stands_alone
@@ -139,10 +139,8 @@ def test_a_real_engine_is_asked_less_by_default(
         (["training", "--draws", "1"], "--draws: must be at least 2"),
     ],
 )
-def test_bad_input_is_one_line(
-    words: Sequence[str], reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert reason in refusal_of(capsys, "experiment", *words, "--out", tmp_path / "out")
+def test_bad_input_is_one_line(words: Sequence[str], reason: str, tmp_path: Path, headway: Headway) -> None:
+    assert reason in headway.refusal("experiment", *words, "--out", tmp_path / "out")
 
 
 @pytest.mark.parametrize(
@@ -166,12 +164,12 @@ def test_what_is_done_is_kept(
 
 
 def test_a_folder_that_cannot_be_written_costs_no_time(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, headway: Headway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(heterogeneity, "sections", lambda *_: pytest.fail("it began"))
     (tmp_path / "file").touch()
-    assert "cannot write" in refusal_of(
-        capsys, "experiment", "heterogeneity", "--out", tmp_path / "file" / "out"
+    assert "cannot write" in headway.refusal(
+        "experiment", "heterogeneity", "--out", tmp_path / "file" / "out"
     )
 
 

@@ -12,7 +12,6 @@ import pytest
 from predictors.learned.artifact import ArtifactError
 from router.cli import main
 from router.replay_decisions import replay
-from tests.commands import refusal_of
 from tests.integration.gateway.live import bearer, key, live, vllm
 
 SECRET = "the prompt is secret"
@@ -60,7 +59,7 @@ async def traffic(gw) -> None:
     await gw.until(lambda: not gw.gateway.runner.scheduler.live)
 
 
-async def test_a_live_run_replays_to_the_same_instructions(tmp_path, capsys):
+async def test_a_live_run_replays_to_the_same_instructions(tmp_path, headway):
     log = tmp_path / "decisions.jsonl"
     sections = {
         "auth": {"keys": [key("key-0", budget_usd=1.0), key("key-1", min_quality=0.4)]},
@@ -83,16 +82,13 @@ async def test_a_live_run_replays_to_the_same_instructions(tmp_path, capsys):
     assert log.stat().st_mode & 0o777 == 0o600
 
     log.write_text(f'{text}["Tick"')  # the process was killed while it wrote
-    assert main(["replay-decisions", str(log)]) == 0
-    assert capsys.readouterr().out == f"{events} events replayed: the same instructions\n"
+    assert headway.out("replay-decisions", log) == f"{events} events replayed: the same instructions\n"
     lines = text.splitlines(keepends=True)
     at = next(number for number, line in enumerate(lines) if '"Dispatch"' in line)
     lines[at] = lines[at].replace('"Dispatch"', '"Cancel"', 1)
     log.write_text("".join(lines))
-    assert main(["replay-decisions", str(log)]) == 1
-    assert f"line {at + 1}, character" in capsys.readouterr().out
-    assert main(["replay-decisions", "--json", str(log)]) == 1
-    found = json.loads(capsys.readouterr().out)
+    assert f"line {at + 1}, character" in headway.out("replay-decisions", log, code=1)
+    found = headway.json("replay-decisions", log, code=1)
     assert (found["events"], found["differences"][0]["line"]) == (events, at + 1)
     event = json.loads(lines[at])
     for damaged, reason in (
@@ -102,7 +98,7 @@ async def test_a_live_run_replays_to_the_same_instructions(tmp_path, capsys):
         (["PredictorsChanged", 1, ["\x1b[2J"]], r"were loaded here (\x1b[2J)"),
     ):
         log.write_text("".join([*lines[:at], json.dumps(damaged) + "\n"]))
-        assert reason in refusal_of(capsys, "replay-decisions", log)
+        assert reason in headway.refusal("replay-decisions", log)
 
 
 async def test_a_full_disk_ends_the_log_and_no_request(tmp_path, caplog):
@@ -129,14 +125,14 @@ async def test_a_full_disk_ends_the_log_and_no_request(tmp_path, caplog):
         (b'{"headway_decisions": 1, "targets": [[null]]}\n', "Field required"),
     ],
 )
-def test_what_is_no_log_is_refused(tmp_path, capsys, text, reason):
+def test_what_is_no_log_is_refused(tmp_path, headway, text, reason):
     log = tmp_path / "log"
     log.write_bytes(text)
-    assert reason in refusal_of(capsys, "replay-decisions", log)
+    assert reason in headway.refusal("replay-decisions", log)
     assert main(["replay-decisions", str(tmp_path / "none")]) == 2
 
 
-def test_predictors_that_cannot_be_loaded_are_told_as_such(tmp_path, capsys, monkeypatch):
+def test_predictors_that_cannot_be_loaded_are_told_as_such(tmp_path, headway, monkeypatch):
     def damaged(directory):
         raise ArtifactError(f"{directory}: damaged")
 
@@ -144,7 +140,7 @@ def test_predictors_that_cannot_be_loaded_are_told_as_such(tmp_path, capsys, mon
     header = {"headway_decisions": 1, "version": "0", "seed": 1, "predictors": "p", "directory": None}
     log = tmp_path / "log"
     log.write_text(json.dumps(header | {"confidence": 0.9, "ttft_weight": 1.0, "targets": []}) + "\n")
-    assert refusal_of(capsys, "replay-decisions", log).endswith("None: damaged\n")
+    assert headway.refusal("replay-decisions", log).endswith("None: damaged\n")
 
 
 async def test_a_log_ends_at_its_size(tmp_path, caplog):

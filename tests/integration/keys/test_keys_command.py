@@ -10,28 +10,17 @@ import re
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from router.cli import main
+from tests.commands import Done
 from tests.integration.gateway.live import MODELS, bearer, key, live, vllm
 
 pytestmark = pytest.mark.real_time
-
-
-@dataclass
-class Done:
-    """A command that has ended."""
-
-    returncode: int
-    stdout: str
-    stderr: str
 
 
 def process(*arguments: str) -> Done:
@@ -39,21 +28,6 @@ def process(*arguments: str) -> Done:
     command = [sys.executable, "-m", "router.cli", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     return Done(done.returncode, done.stdout, done.stderr)
-
-
-Command = Callable[..., Done]
-
-
-@pytest.fixture
-def headway(capsys: pytest.CaptureFixture[str]) -> Command:
-    """The command in this process, which has imported everything already."""
-
-    def run(*arguments: str) -> Done:
-        capsys.readouterr()
-        code = main(arguments)
-        return Done(code, *capsys.readouterr())
-
-    return run
 
 
 def fleet_file(directory: Path, **sections: Any) -> str:
@@ -66,16 +40,16 @@ def fleet_file(directory: Path, **sections: Any) -> str:
 
 def made(done: Done) -> str:
     """A new key, as a script would take it."""
-    assert done.returncode == 0, done.stderr
-    assert re.fullmatch(r"hw-[A-Za-z0-9_-]{43}\n", done.stdout)
-    assert done.stdout.strip() not in done.stderr
-    return done.stdout.strip()
+    assert done.code == 0, done.err
+    assert re.fullmatch(r"hw-[A-Za-z0-9_-]{43}\n", done.out)
+    assert done.out.strip() not in done.err
+    return done.out.strip()
 
 
 def listed(done: Done) -> dict[str, dict[str, Any]]:
     """What `keys list --json` told, by name."""
-    assert done.returncode == 0, done.stderr
-    return {each["name"]: each for each in json.loads(done.stdout)["keys"]}
+    assert done.code == 0, done.err
+    return {each["name"]: each for each in json.loads(done.out)["keys"]}
 
 
 async def test_a_running_gateway_follows_the_command(tmp_path, headway):
@@ -94,7 +68,7 @@ async def test_a_running_gateway_follows_the_command(tmp_path, headway):
             config,
             *("--name", "team-a", "--makes-keys", "--models", "small"),
         )
-        assert "the gateways were open to everyone until now" in done.stderr
+        assert "the gateways were open to everyone until now" in done.err
         first = made(done)
         await gw.until(lambda: not gw.gateway.rules.keys.open)
         assert (await gw.chat())[0] == 401
@@ -125,16 +99,16 @@ async def test_a_running_gateway_follows_the_command(tmp_path, headway):
         assert told["bot"]["spent_total_usd"] == pytest.approx(spent["bot"])
         assert told["team-a"]["spent_today_usd"] == pytest.approx(spent["bot"] + spent["team-a"])
         done = await beside("keys", "revoke", "--config", config, "team-a")
-        assert (done.returncode, done.stdout) == (0, "bot\nteam-a\n")
-        assert done.stderr.startswith("Keys below it, revoked with it: bot.\n")
-        assert "No key is left" in done.stderr
+        assert (done.code, done.out) == (0, "bot\nteam-a\n")
+        assert done.err.startswith("Keys below it, revoked with it: bot.\n")
+        assert "No key is left" in done.err
         await gw.until(lambda: not gw.gateway.rules.working)
         for secret in (first, below):
             assert (await gw.chat(headers=bearer(secret)))[0] == 401
         assert (await gw.chat())[0] == 401
         # What was spent is still told, and adds up to the rows.
         rows = await gw.rows()
-        report = json.loads((await beside("spend", "--config", config, "--by", "key,model", "--json")).stdout)
+        report = json.loads((await beside("spend", "--config", config, "--by", "key,model", "--json")).out)
         by_key: dict[str, float] = {}
         for row in report["rows"]:
             by_key[row["key"]] = by_key.get(row["key"], 0.0) + row["cost_usd"]
@@ -155,16 +129,16 @@ def test_spend_as_a_table_and_for_a_spreadsheet(tmp_path, headway):
 
     cost_usd = asyncio.run(spend())
     done = headway("spend", "--config", config, "--by", "day,key", "--since", "7d")
-    lines = [line.split() for line in done.stdout.splitlines()]
+    lines = [line.split() for line in done.out.splitlines()]
     assert lines[0][:2] == ["day", "key"]
     assert [line[1:3] for line in lines[1:3]] == [["team-a", "1"], ["team-b", "2"]]
     assert lines[-1][:2] == ["total", "3"]
     assert float(lines[-1][-1]) == pytest.approx(cost_usd, abs=1e-6)
     done = headway("spend", "--config", config, "--by", "key,policy", "--csv", "--key", "team-b")
-    found = list(csv.DictReader(io.StringIO(done.stdout)))
+    found = list(csv.DictReader(io.StringIO(done.out)))
     assert [(row["key"], row["policy"], row["requests"]) for row in found] == [("team-b", "latency", "2")]
     done = headway("spend", "--config", config, "--until", "2020-01-01", "--json")
-    assert json.loads(done.stdout)["total"] == {
+    assert json.loads(done.out)["total"] == {
         "requests": 0, "prompt_tokens": 0, "output_tokens": 0, "cost_usd": 0
     }  # fmt: skip
     for arguments, told in (
@@ -177,15 +151,15 @@ def test_spend_as_a_table_and_for_a_spreadsheet(tmp_path, headway):
         ),
     ):
         done = headway("spend", "--config", config, *arguments)
-        assert (done.returncode, done.stdout) == (2, "")
-        assert told in done.stderr
+        assert (done.code, done.out) == (2, "")
+        assert told in done.err
 
 
 def test_keys_are_made_before_any_gateway_runs(tmp_path, headway):
     config = fleet_file(tmp_path, auth={"keys": [key("team-a", budget_usd=1.0, makes_keys=True)]})
     done = headway("keys", "list", "--config", config)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "no database at" in done.stderr
+    assert (done.code, done.out) == (2, "")
+    assert "no database at" in done.err
     done = headway(
         *("keys", "create", "--config", config, "--name", "bot"),
         *("--maker", "team-a", "--policy", "cost", "--locked", "--models", "small", "--max-priority", "-1"),
@@ -219,7 +193,7 @@ def test_keys_are_made_before_any_gateway_runs(tmp_path, headway):
         "max_cost_usd": 0.01,
         "makes_keys": False,
     }
-    table = headway("keys", "list", "--config", config).stdout
+    table = headway("keys", "list", "--config", config).out
     assert "locked to cost; models llama-3.1-8b" in table
     assert "team-a" in table
     assert secret not in table
@@ -235,22 +209,20 @@ def test_a_database_that_is_made_is_named_and_one_that_is_gone_is_not_made_again
     database = tmp_path / "headway.db"
     for action in (("keys", "list"), ("keys", "revoke", "x"), ("spend",), ("db", "version")):
         done = headway(*action, "--config", config)
-        assert (done.returncode, done.stdout) == (2, "")
-        assert f"no database at {database}" in done.stderr
+        assert (done.code, done.out) == (2, "")
+        assert f"no database at {database}" in done.err
     done = headway("keys", "create", "--config", config, "--name", "first")
     made(done)
-    assert (
-        f"A new database was created, {database}: only gateways with this file accept the key." in done.stderr
-    )
-    assert "two seconds" not in done.stderr
+    assert f"A new database was created, {database}: only gateways with this file accept the key." in done.err
+    assert "two seconds" not in done.err
     done = headway("keys", "create", "--config", config, "--name", "second")
-    assert f"Gateways with this database, {database}, accept it within two seconds." in done.stderr
+    assert f"Gateways with this database, {database}, accept it within two seconds." in done.err
     database.unlink()
     for left in ("headway.db-keyed", "headway.db-run-0001"):
         (tmp_path / left).touch()
         done = headway("keys", "create", "--config", config, "--name", "third")
-        assert (done.returncode, done.stdout) == (2, "")
-        assert f"no database at {database}, but a gateway had one there ({left} still exists)" in done.stderr
+        assert (done.code, done.out) == (2, "")
+        assert f"no database at {database}, but a gateway had one there ({left} still exists)" in done.err
         assert not database.exists()
         (tmp_path / left).unlink()
 
@@ -273,10 +245,10 @@ def test_what_is_wrong_is_one_clear_line(tmp_path, headway):
     ):
         action, *rest = arguments
         done = headway("keys", action, "--config", config, *rest)
-        assert (done.returncode, done.stdout) == (2, ""), arguments
-        assert done.stderr.startswith("headway keys: "), arguments
-        assert told in done.stderr
-        assert len(done.stderr.splitlines()) == 1
+        assert (done.code, done.out) == (2, ""), arguments
+        assert done.err.startswith("headway keys: "), arguments
+        assert told in done.err
+        assert len(done.err.splitlines()) == 1
     assert set(listed(headway("keys", "list", "--config", config, "--json"))) == {"team-a", "bot"}
 
 
@@ -285,7 +257,7 @@ def test_who_may_ask_is_told_as_it_is(tmp_path, headway):
     database, mark = tmp_path / "headway.db", tmp_path / "headway.db-keyed"
 
     def check(**sections: Any) -> str:
-        return " ".join(headway("check", "--config", fleet_file(tmp_path, **sections)).stdout.split())
+        return " ".join(headway("check", "--config", fleet_file(tmp_path, **sections)).out.split())
 
     assert "there are no keys: anyone who reaches the gateway may use it" in check()
     told = check(auth={"required": True})
@@ -297,25 +269,25 @@ def test_who_may_ask_is_told_as_it_is(tmp_path, headway):
     assert "anyone" not in told
     mark.unlink()
     assert "anyone" not in check(auth={"keys": [key("team-a")]})
-    assert headway("db", "upgrade", "--config", fleet_file(tmp_path)).returncode == 0
+    assert headway("db", "upgrade", "--config", fleet_file(tmp_path)).code == 0
     done = headway("keys", "create", "--config", fleet_file(tmp_path, auth={"required": True}), "--name", "a")
-    assert "the gateways refused every request until now" in done.stderr
+    assert "the gateways refused every request until now" in done.err
     told = check()
     assert "anyone" not in told
     assert "refused" not in told
     database.unlink()
-    assert headway("db", "upgrade", "--config", fleet_file(tmp_path)).returncode == 0
+    assert headway("db", "upgrade", "--config", fleet_file(tmp_path)).code == 0
     mark.touch()
     done = headway("keys", "create", "--config", fleet_file(tmp_path), "--name", "a")
-    assert "the gateways refused every request until now" in done.stderr
+    assert "the gateways refused every request until now" in done.err
 
 
 def test_check_warns_of_a_key_that_is_in_the_file_and_in_the_table(tmp_path, headway):
     config = fleet_file(tmp_path)
     made(headway("keys", "create", "--config", config, "--name", "team-a"))
-    assert "team-a" not in headway("check", "--config", config).stdout
+    assert "team-a" not in headway("check", "--config", config).out
     config = fleet_file(tmp_path, auth={"keys": [key("team-a")]})
-    told = headway("check", "--config", config).stdout
+    told = headway("check", "--config", config).out
     assert "warning: key team-a is in the fleet file and in the table" in told
     done = headway("keys", "create", "--config", config, "--name", "other")
-    assert "warning: key team-a is in the fleet file" in done.stderr
+    assert "warning: key team-a is in the fleet file" in done.err

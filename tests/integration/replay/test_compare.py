@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.workloads.format import Header, WorkloadRequest, write
 from router.cli import main
-from tests.commands import refusal_of
+from tests.commands import Headway
 from tests.unit.benchmarks.parsed import assert_stands_alone
 
 from .conftest import SseServer
@@ -51,13 +51,12 @@ def words(server: SseServer, workload: Path, tmp_path: Path) -> tuple[str, ...]:
 
 
 def test_two_policies_at_two_rates(
-    server: SseServer, words: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    server: SseServer, words: tuple[str, ...], tmp_path: Path, headway: Headway
 ) -> None:
     server.busy = 2
     server.first_token_s["slow"] = SLO_S + 0.1
     server.behaviours["r2"] = "429"
-    assert run(*words, "--rates", "20,40") == 0
-    table = capsys.readouterr().out
+    table = headway.out("compare", *words, "--rates", "20,40")
     assert re.search(r"^slow +40 ", table, re.MULTILINE)
     report = orjson.loads((tmp_path / "out/report.json").read_bytes())
     assert report["complete"]
@@ -107,13 +106,12 @@ def test_the_scores_of_a_gateway_s_judge_are_its_quality(
     words: tuple[str, ...],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    headway: Headway,
 ) -> None:
     monkeypatch.setattr("benchmarks.compare.gateway._JUDGE_PAUSE_S", 0.01)
     server.behaviours["r2"] = "429"
     server.ratings = {"own-r0": 0.25, "own-r1": 1.0}
-    assert run(*words) == 0
-    assert re.search(r"^fast .* 0\.625$", capsys.readouterr().out, re.MULTILINE)
+    assert re.search(r"^fast .* 0\.625$", headway.out("compare", *words), re.MULTILINE)
     report = orjson.loads((tmp_path / "out/report.json").read_bytes())
     assert [(one["quality_mean"], one["ratings"]) for one in report["runs"]] == [(0.625, 2)] * 2
     assert "Quality is the mean score of the gateway's judge, of 4 answers in all runs." in report["notes"]
@@ -131,10 +129,9 @@ def check_page(page: str) -> None:
 
 @pytest.mark.usefixtures("undrawn")
 def test_an_interrupted_comparison_goes_on_where_it_was(
-    server: SseServer, words: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    server: SseServer, words: tuple[str, ...], tmp_path: Path, headway: Headway
 ) -> None:
-    assert run(*words, "--json") == 0
-    assert orjson.loads(capsys.readouterr().out)["complete"]
+    assert headway.json("compare", *words)["complete"]
     first = orjson.loads((tmp_path / "out/report.json").read_bytes())
     (tmp_path / "out/runs/slow@own.json").unlink()
     server.seen.clear()
@@ -146,15 +143,14 @@ def test_an_interrupted_comparison_goes_on_where_it_was(
     server.seen.clear()
     assert run(*words) == 0
     assert server.seen == []  # all there: nothing is sent
-    capsys.readouterr()
-    assert "made with another speed" in refusal_of(capsys, "compare", *words, "--speed", "2")
+    assert "made with another speed" in headway.refusal("compare", *words, "--speed", "2")
 
 
 def test_a_refused_policy_is_told_before_the_run(
-    server: SseServer, words: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    server: SseServer, words: tuple[str, ...], tmp_path: Path, headway: Headway
 ) -> None:
     server.known_policies = frozenset({"fast"})
-    assert "refuses policy 'slow': HTTP 400, unknown policy slow" in refusal_of(capsys, "compare", *words)
+    assert "refuses policy 'slow': HTTP 400, unknown policy slow" in headway.refusal("compare", *words)
     report = orjson.loads((tmp_path / "out/report.json").read_bytes())
     assert [one["name"] for one in report["runs"]] == ["fast@own"]  # what was finished is kept
     assert not report["complete"]
@@ -177,7 +173,7 @@ def test_a_refused_policy_is_told_before_the_run(
 def test_bad_input_is_one_line_and_exit_2(
     workload: Path,
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    headway: Headway,
     change: dict[str, str | None],
     reason: str,
 ) -> None:
@@ -188,8 +184,7 @@ def test_bad_input_is_one_line_and_exit_2(
         "--out": str(tmp_path / "out"),
         **change,
     }
-    assert reason in refusal_of(
-        capsys,
+    assert reason in headway.refusal(
         "compare",
         *(word for name, value in options.items() if value is not None for word in (name, value)),
     )

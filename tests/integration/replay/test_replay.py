@@ -20,6 +20,7 @@ from benchmarks.replay.row import Row
 from benchmarks.workloads.fetch import download
 from benchmarks.workloads.format import Header, WorkloadError, WorkloadRequest, write
 from router.cli import main
+from tests.commands import Headway
 from tests.contract.backends.fakes import FakeEngine
 
 from .conftest import SseServer
@@ -219,12 +220,11 @@ def workload(tmp_path: Path) -> Path:
 
 
 def test_the_command_writes_a_line_a_request(
-    server: SseServer, workload: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    server: SseServer, workload: Path, tmp_path: Path, headway: Headway
 ) -> None:
     out = tmp_path / "results.jsonl"
-    words = ("--url", server.url, "--out", str(out), "--limit", "5", "--slo", "ttft_ms=30000", "--json")
-    assert replay(str(workload), *words) == 0
-    told = orjson.loads(capsys.readouterr().out)
+    words = ("--url", server.url, "--out", str(out), "--limit", "5", "--slo", "ttft_ms=30000")
+    told = headway.json("replay", workload, *words)
     assert (told["requests"], told["complete"], told["attainment"], told["finished"]) == (5, 5, 1.0, True)
     head, *rows = [orjson.loads(line) for line in out.read_bytes().splitlines()]
     assert head["headway_results"] == 1
@@ -232,35 +232,35 @@ def test_the_command_writes_a_line_a_request(
     assert all(row["outcome"] == "ok" and row["itl_mean_s"] is not None for row in rows)
 
 
-def test_where_nothing_answers_the_command_fails(workload: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert replay(str(workload), "--url", "http://127.0.0.1:1", "--limit", "3", "--json") == 1
-    printed = capsys.readouterr()
+def test_where_nothing_answers_the_command_fails(workload: Path, headway: Headway) -> None:
+    printed = headway("replay", workload, "--url", "http://127.0.0.1:1", "--limit", "3", "--json")
+    assert printed.code == 1
     assert orjson.loads(printed.out)["complete"] == 0
     assert "none of 3 requests succeeded; 3 of them: " in printed.err
 
 
 def test_where_all_is_refused_the_command_fails_and_says_why(
-    server: SseServer, workload: Path, capsys: pytest.CaptureFixture[str]
+    server: SseServer, workload: Path, headway: Headway
 ) -> None:
     server.known_policies = frozenset({"latency"})
     words = (str(workload), "--url", server.url, "--policy")
-    assert replay(*words, "wrong") == 1
-    assert capsys.readouterr().err == (
+    assert headway.err("replay", *words, "wrong", code=1) == (
         "headway replay: none of 10 requests succeeded; 10 of them: unknown policy wrong\n"
     )
-    assert replay(*words, "latency") == 0
-    assert capsys.readouterr().err == ""
+    assert headway.err("replay", *words, "latency", code=0) == ""
 
 
-def test_a_workload_without_requests_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_workload_without_requests_is_refused(tmp_path: Path, headway: Headway) -> None:
     path = tmp_path / "empty.jsonl"
     write(path, Header("test"), [])
-    assert replay(str(path), "--url", "http://127.0.0.1:1") == 2
-    assert capsys.readouterr().err == f"headway replay: {path}: no requests in it\n"
+    assert (
+        headway.err("replay", path, "--url", "http://127.0.0.1:1", code=2)
+        == f"headway replay: {path}: no requests in it\n"
+    )
 
 
 def test_interrupt_keeps_what_is_there(
-    server: SseServer, workload: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    server: SseServer, workload: Path, tmp_path: Path, headway: Headway
 ) -> None:
     server.behaviours["r9"] = "silent"
     out = tmp_path / "results.jsonl"
@@ -275,9 +275,8 @@ def test_interrupt_keeps_what_is_there(
 
     waiting = threading.Thread(target=interrupt)
     waiting.start()
-    assert replay(str(workload), "--url", server.url, "--out", str(out)) == 130
+    assert "interrupted" in headway.out("replay", workload, "--url", server.url, "--out", out, code=130)
     waiting.join()
-    assert "interrupted" in capsys.readouterr().out
     assert len(out.read_bytes().splitlines()) == 10
 
 
@@ -295,10 +294,9 @@ def test_interrupt_keeps_what_is_there(
     ],
 )
 def test_bad_input_is_one_line_and_exit_2(
-    workload: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], reason: str
+    workload: Path, headway: Headway, words: tuple[str, ...], reason: str
 ) -> None:
-    assert replay(*(word.replace("{file}", str(workload)) for word in words)) == 2
-    told = capsys.readouterr().err
+    told = headway.err("replay", *(word.replace("{file}", str(workload)) for word in words), code=2)
     assert reason in told
     assert told.count("\n") == 1
 

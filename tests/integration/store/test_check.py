@@ -9,6 +9,7 @@ import resource
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -18,40 +19,43 @@ import redis
 import yaml
 from sqlalchemy.engine import make_url
 
-from router.cli import main
 from router.store.queries import Store
+from tests.commands import Headway
 from tests.servers.redis import RedisServer
 
+Check = Callable[..., tuple[int, str]]
 
-def check(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], *arguments: str, **sections: object
-) -> tuple[int, str]:
-    """The exit code, and all that is printed."""
-    file = tmp_path / "fleet.yaml"
-    file.write_text(yaml.safe_dump({"models": [{"name": "m"}]} | sections), encoding="utf-8")
-    code = main(["check", "--config", str(file), *arguments])
-    shown = capsys.readouterr()
-    return code, shown.out + shown.err
+
+@pytest.fixture
+def check(tmp_path: Path, headway: Headway) -> Check:
+    """Checks a file of these sections; over a new SQLite file if none says otherwise. The exit code, and all that is printed."""
+
+    def run(*arguments: str, **sections: object) -> tuple[int, str]:
+        file = tmp_path / "fleet.yaml"
+        given = {"models": [{"name": "m"}], "store": sqlite(tmp_path / "a.db")} | sections
+        file.write_text(yaml.safe_dump(given), encoding="utf-8")
+        done = headway("check", "--config", file, *arguments)
+        return done.code, done.out + done.err
+
+    return run
 
 
 def sqlite(path: Path) -> dict[str, str]:
     return {"url": f"sqlite+aiosqlite:///{path}"}
 
 
-def test_a_good_file_over_a_good_database(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_good_file_over_a_good_database(tmp_path: Path, check: Check) -> None:
     async def make() -> None:
         await (await Store.open(f"sqlite:///{tmp_path / 'a.db'}")).close()
 
     asyncio.run(make())
-    code, told = check(tmp_path, capsys, store=sqlite(tmp_path / "a.db"))
+    code, told = check(store=sqlite(tmp_path / "a.db"))
     assert code == 0
     assert "store" not in told
-    assert check(tmp_path, capsys, store=sqlite(tmp_path / "not-yet.db"))[0] == 0
+    assert check(store=sqlite(tmp_path / "not-yet.db"))[0] == 0
 
 
-def test_a_database_file_that_a_start_cannot_use_is_an_error(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_database_file_that_a_start_cannot_use_is_an_error(tmp_path: Path, check: Check) -> None:
     (tmp_path / "text.db").write_text("this is no database, but long enough to be taken for one" * 50)
     (tmp_path / "folder.db").mkdir()
     with closing(sqlite3.connect(tmp_path / "newer.db")) as connection, connection:
@@ -64,40 +68,38 @@ def test_a_database_file_that_a_start_cannot_use_is_an_error(
         ("newer.db", "9999"),
         ("no/such/folder/x.db", "in a directory that does not exist"),
     ):
-        code, told = check(tmp_path, capsys, store=sqlite(tmp_path / name))
+        code, told = check(store=sqlite(tmp_path / name))
         assert code == 2, name
         assert "store.url: " in told
         assert reason in told
 
 
 def test_postgres_that_refuses_is_an_error_and_one_that_is_away_is_told(
-    postgres_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    postgres_url: str, tmp_path: Path, check: Check, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parsed = make_url(postgres_url)
     monkeypatch.setenv("RIGHT", str(parsed.password))
     monkeypatch.setenv("WRONG", "swordfish")
     bare = parsed._replace(password=None)
     store = {"url": bare.render_as_string(), "password_env": "RIGHT"}
-    code, told = check(tmp_path, capsys, store=store)
+    code, told = check(store=store)
     assert (code, "does not answer" in told) == (0, False)
-    code, told = check(tmp_path, capsys, store=store | {"password_env": "WRONG"})
+    code, told = check(store=store | {"password_env": "WRONG"})
     assert code == 2
     assert "password authentication failed" in told
     assert "swordfish" not in told
-    code, told = check(
-        tmp_path, capsys, store=store | {"url": bare.set(database="nobody").render_as_string()}
-    )
+    code, told = check(store=store | {"url": bare.set(database="nobody").render_as_string()})
     assert code == 2
     assert 'database "nobody" does not exist' in told
     away = {"url": "postgresql+asyncpg://headway@127.0.0.1:1/x"}
-    code, told = check(tmp_path, capsys, store=away)
+    code, told = check(store=away)
     assert code == 0
     assert "does not answer here" in told
     assert "ok, with warnings" in told
 
 
 def test_a_postgres_that_cannot_be_written_is_an_error(
-    postgres_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    postgres_url: str, tmp_path: Path, check: Check, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = make_url(postgres_url)
 
@@ -113,7 +115,7 @@ def test_a_postgres_that_cannot_be_written_is_an_error(
     def told(user: str, password: str) -> str:
         monkeypatch.setenv("PASSWORD", password)
         named = url.set(username=user)._replace(password=None).render_as_string()
-        code, text = check(tmp_path, capsys, store={"url": named, "password_env": "PASSWORD"})
+        code, text = check(store={"url": named, "password_env": "PASSWORD"})
         assert code == 2
         return text
 
@@ -130,14 +132,11 @@ def test_a_postgres_that_cannot_be_written_is_an_error(
     assert "read-only transaction" in told(str(url.username), str(url.password))
 
 
-def test_a_redis_that_cannot_be_written_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    store = sqlite(tmp_path / "a.db")
+def test_a_redis_that_cannot_be_written_is_told(tmp_path: Path, check: Check) -> None:
     with RedisServer(tmp_path) as server, redis.Redis(port=server.port) as client:
 
         def told() -> str:
-            code, text = check(
-                tmp_path, capsys, store=store, state={"url": f"redis://127.0.0.1:{server.port}"}
-            )
+            code, text = check(state={"url": f"redis://127.0.0.1:{server.port}"})
             assert code == 0
             return text
 
@@ -151,7 +150,7 @@ def test_a_redis_that_cannot_be_written_is_told(tmp_path: Path, capsys: pytest.C
         assert "warning: the shared state does not answer here (it is a read-only replica)" in told()
 
 
-def test_a_redis_that_may_drop_keys_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_redis_that_may_drop_keys_is_told(tmp_path: Path, check: Check) -> None:
     with (
         RedisServer(tmp_path, "--maxmemory-policy", "allkeys-lru") as server,
         redis.Redis(port=server.port) as client,
@@ -163,7 +162,7 @@ def test_a_redis_that_may_drop_keys_is_told(tmp_path: Path, capsys: pytest.Captu
         ):
             client.config_set("maxmemory", memory)
             client.acl_setuser("default", enabled=True, commands=[commands])
-            code, told = check(tmp_path, capsys, store=sqlite(tmp_path / "a.db"), state={"url": server.url})
+            code, told = check(state={"url": server.url})
             assert code == 0
             assert ("drops keys when its memory is full" in told) is warned
             assert "does not answer" not in told
@@ -177,29 +176,26 @@ def test_a_redis_that_may_drop_keys_is_told(tmp_path: Path, capsys: pytest.Captu
     ],
 )
 def test_a_redis_that_cannot_be_used_is_an_error(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: tuple[str, ...], reason: str
+    tmp_path: Path, check: Check, options: tuple[str, ...], reason: str
 ) -> None:
     with RedisServer(tmp_path, *options) as server:
-        code, told = check(tmp_path, capsys, store=sqlite(tmp_path / "a.db"), state={"url": server.url})
+        code, told = check(state={"url": server.url})
         assert code == 2
         assert f"state.url: the shared state refuses: {reason}" in told
 
 
 def test_a_wrong_redis_password_is_an_error(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, check: Check, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RIGHT", "swordfish-right")
     monkeypatch.setenv("WRONG", "swordfish-wrong")
-    store = sqlite(tmp_path / "a.db")
     with RedisServer(tmp_path, "--requirepass", "swordfish-right") as server:
         url = f"redis://127.0.0.1:{server.port}"
-        code, told = check(
-            tmp_path, capsys, "--json", store=store, state={"url": url, "password_env": "RIGHT"}
-        )
+        code, told = check("--json", state={"url": url, "password_env": "RIGHT"})
         assert (code, "shared state" in told) == (0, False)
         assert json.loads(told)["ok"] is True
         for state in ({"url": url, "password_env": "WRONG"}, {"url": url}):
-            code, told = check(tmp_path, capsys, store=store, state=state)
+            code, told = check(state=state)
             assert code == 2
             assert "state.url: the shared state refuses: the user or the password is not accepted" in told
             assert "swordfish" not in told
@@ -215,7 +211,7 @@ def test_a_wrong_redis_password_is_an_error(
 )
 def test_a_secret_of_the_gateway_that_is_not_set_is_an_error(
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    check: Check,
     monkeypatch: pytest.MonkeyPatch,
     sections: dict[str, dict[str, str]],
 ) -> None:
@@ -223,7 +219,7 @@ def test_a_secret_of_the_gateway_that_is_not_set_is_an_error(
         monkeypatch.delenv("NOT_SET", raising=False)
         if value is not None:
             monkeypatch.setenv("NOT_SET", value)
-        code, told = check(tmp_path, capsys, **sections)
+        code, told = check(**sections)
         assert code == 2
         assert re.search(
             rf"fleet\.yaml:\d+: \w+\.(admin_key|password)_env: the environment variable NOT_SET is {fault}",
@@ -231,12 +227,9 @@ def test_a_secret_of_the_gateway_that_is_not_set_is_an_error(
         )
 
 
-def test_what_a_start_does_without_is_a_warning_before_the_last_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    store = sqlite(tmp_path / "a.db")
+def test_what_a_start_does_without_is_a_warning_before_the_last_line(tmp_path: Path, check: Check) -> None:
     gone = str(tmp_path / "gone")
-    code, told = check(tmp_path, capsys, store=store, predictors={"directory": gone}, ui={"reports": gone})
+    code, told = check(predictors={"directory": gone}, ui={"reports": gone})
     assert code == 0
     *before, last = told.splitlines()
     assert last.endswith("ok, with warnings")
@@ -244,17 +237,13 @@ def test_what_a_start_does_without_is_a_warning_before_the_last_line(
     assert f"warning: ui.reports {gone} is not a directory here: the page shows no comparison" in before
 
 
-def test_a_file_that_a_start_cannot_write_is_an_error(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_that_a_start_cannot_write_is_an_error(tmp_path: Path, check: Check) -> None:
     (tmp_path / "file").touch()
     store, inside = sqlite(tmp_path / "a.db"), str(tmp_path / "file" / "x")
     for log in (inside, str(tmp_path), str(tmp_path / "no" / "log")):
-        code, told = check(tmp_path, capsys, store=store, observability={"decision_log": log})
+        code, told = check(observability={"decision_log": log})
         assert (code, f"observability.decision_log: cannot write {log}" in told) == (2, True)
-    code, told = check(
-        tmp_path, capsys, store={**store, "spool_directory": inside}, auth={"admin_key_env": "NOT_SET"}
-    )
+    code, told = check(store={**store, "spool_directory": inside}, auth={"admin_key_env": "NOT_SET"})
     assert (code, f"store.spool_directory: cannot write in {inside}" in told) == (2, True)
     assert "auth.admin_key_env: the environment variable NOT_SET is not set" in told
     for name, sections in (  # nobody can make a file in /proc, not even root
@@ -262,31 +251,31 @@ def test_a_file_that_a_start_cannot_write_is_an_error(
         ("store.url", {"store": sqlite(Path("/proc/headway.db"))}),
         ("observability.decision_log", {"store": store, "observability": {"decision_log": "/proc/headway"}}),
     ):
-        code, told = check(tmp_path, capsys, **sections)
+        code, told = check(**sections)
         assert (code, name in told, "write" in told or "written" in told) == (2, True, True), told
     good = {"store": {**store, "spool_directory": str(tmp_path / "a" / "b")}}
-    assert check(tmp_path, capsys, **good, observability={"decision_log": str(tmp_path / "log")})[0] == 0
+    assert check(**good, observability={"decision_log": str(tmp_path / "log")})[0] == 0
     assert not (tmp_path / "log").exists()
 
 
-def test_a_full_disk_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_full_disk_is_an_error(tmp_path: Path, headway: Headway) -> None:
     file = tmp_path / "fleet.yaml"
     file.write_text(yaml.safe_dump({"models": [{"name": "m"}], "store": sqlite(tmp_path / "a.db")}))
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))  # files can be made, but not written
     try:
-        code = main(["check", "--config", str(file)])
+        told = headway.err("check", "--config", file, code=2)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    shown = capsys.readouterr()
-    assert (code, "store.url: " in shown.err, "cannot be written" in shown.err) == (2, True, True), shown
+    assert "store.url: " in told
+    assert "cannot be written" in told
 
 
 def test_postgres_needs_a_working_directory_for_its_counter_file(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, check: Check, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir("/proc")
-    code, told = check(tmp_path, capsys, store={"url": "postgresql+asyncpg://u@127.0.0.1:1/db"})
+    code, told = check(store={"url": "postgresql+asyncpg://u@127.0.0.1:1/db"})
     assert (code, "store.spool_directory: cannot write in /proc" in told) == (2, True)
 
 
@@ -337,7 +326,7 @@ POOL = {"kind": "vllm", "serves": {"llama-3.1-8b": "m"}, "hardware": "l4"}
 )
 def test_a_missing_extra_is_told(
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    check: Check,
     monkeypatch: pytest.MonkeyPatch,
     missing: str,
     told: str,
@@ -347,7 +336,7 @@ def test_a_missing_extra_is_told(
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, missing, None)
     monkeypatch.delitem(sys.modules, "router.scaling.deployments", raising=False)
-    code, shown = check(tmp_path, capsys, store=sqlite(tmp_path / "a.db"), **sections)
+    code, shown = check(**sections)
     assert told in shown
     assert code == (0 if missing == "tokenizers" else 2)
 
@@ -364,7 +353,7 @@ def test_a_missing_extra_is_told(
 )
 def test_what_an_engine_cannot_use_is_told(
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    check: Check,
     monkeypatch: pytest.MonkeyPatch,
     settings: dict[str, object],
     told: str,
@@ -375,8 +364,6 @@ def test_what_an_engine_cannot_use_is_told(
     monkeypatch.setenv("BAD_KEY", "sk-1\n")
     engine = {"kind": "vllm", "serves": {"m": "m"}, "hardware": "l4", **settings}
     code, shown = check(
-        tmp_path,
-        capsys,
         store=sqlite(tmp_path / "a.db"),
         instances=[{"name": "a", "url": "https://127.0.0.1:1", **engine}],
         discovery=[{"kubernetes": {"selector": "a=b", "scheme": "https"}, "instance": engine}],
@@ -389,11 +376,9 @@ def test_what_an_engine_cannot_use_is_told(
 
 @pytest.mark.parametrize(("model", "warned"), [("m", False), ("alias", False), ("other", True)])
 def test_a_judge_whose_key_may_not_use_its_model(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], model: str, warned: bool
+    tmp_path: Path, check: Check, model: str, warned: bool
 ) -> None:
     code, shown = check(
-        tmp_path,
-        capsys,
         store=sqlite(tmp_path / "a.db"),
         models=[{"name": "m", "aliases": ["alias"]}, {"name": "other"}],
         auth={"keys": [{"name": "k", "sha256": "0" * 64, "models": ["m"]}]},
@@ -407,7 +392,7 @@ def test_a_judge_whose_key_may_not_use_its_model(
 
 
 def test_an_error_of_a_start_names_the_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, headway: Headway
 ) -> None:
     monkeypatch.delenv("NOT_SET", raising=False)
     file = tmp_path / "fleet.yaml"
@@ -426,8 +411,7 @@ def test_an_error_of_a_start_names_the_line(
         assert done.returncode == 2
         return done.stderr
 
-    assert main(["check", "--config", str(file)]) == 2
-    for told in (capsys.readouterr().err, refused("serve", "--port", "0")):
+    for told in (headway.err("check", "--config", file, code=2), refused("serve", "--port", "0")):
         assert told.startswith(f"headway: {file}:4: store.url: ")
         assert f"{tmp_path}/no/a.db" in told
     file.write_text(
@@ -440,8 +424,8 @@ def test_an_error_of_a_start_names_the_line(
     )
 
 
-def test_a_redis_that_is_away_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_redis_that_is_away_is_told(tmp_path: Path, check: Check) -> None:
     state = {"url": "redis://127.0.0.1:1"}
-    code, told = check(tmp_path, capsys, store=sqlite(tmp_path / "a.db"), state=state)
+    code, told = check(state=state)
     assert code == 0
     assert "warning: the shared state does not answer here (Connection refused)" in told

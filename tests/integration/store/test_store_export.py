@@ -23,7 +23,8 @@ from router.store.database import StoreError, parse_url
 from router.store.entries import REQUEST_COLUMNS
 from router.store.queries import Store
 from router.store.records import RequestRecord, request_row
-from tests.records import make_record
+from tests.commands import Headway
+from tests.records import make_record, written
 
 DAY_S = 86_400.0
 
@@ -46,10 +47,7 @@ def recorded(store_url: str, monkeypatch: pytest.MonkeyPatch) -> list[RequestRec
 
     async def record() -> None:
         store = await Store.open(store_url)
-        for each in made:
-            store.writer.arrived()
-            store.writer.put(each)
-        assert await store.writer.flush(30)
+        await written(store, made)
         assert await store.add_feedback("req_00000001", 0.5, "team-a")
         assert await store.add_feedback("req_00000003", 1.0, "team-a")
         await store.close()
@@ -145,11 +143,10 @@ def test_rows_are_chosen_by_time_and_policy(
 
 
 def test_a_name_that_is_no_text_is_one_line(
-    tmp_path: Path, recorded: list[RequestRecord], store_url: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, recorded: list[RequestRecord], store_url: str, headway: Headway
 ) -> None:
     out = ("--format", "csv", "--out", str(tmp_path / "out"), "--policy", "\udcff")
-    assert main(["export", "--url", store_url, *out]) == 2
-    assert len(capsys.readouterr().err.splitlines()) == 1
+    assert len(headway.err("export", "--url", store_url, *out, code=2).splitlines()) == 1
 
 
 def test_a_value_of_another_type_is_told() -> None:
@@ -161,7 +158,7 @@ def test_a_value_of_another_type_is_told() -> None:
 
 
 def test_what_cannot_be_done_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, headway: Headway
 ) -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
@@ -173,8 +170,9 @@ def test_what_cannot_be_done_is_one_line(
     with monkeypatch.context() as patched:
         patched.setattr(sys, "stdout", Terminal())
         assert main(["export", "--url", "sqlite://", "--format", "parquet", "--out", "-"]) == 2
-    assert main(["export", "--url", "sqlite://", *out, "--since", "2026-02-02", "--until", "2026-02-01"]) == 2
-    told = capsys.readouterr().err.splitlines()
+    told = headway.err(
+        "export", "--url", "sqlite://", *out, "--since", "2026-02-02", "--until", "2026-02-01", code=2
+    ).splitlines()
     assert [line.partition(":")[0] for line in told] == ["headway export", "headway", *["headway export"] * 2]
     assert told[-1].endswith("--since is after --until")
     assert list(tmp_path.iterdir()) == []

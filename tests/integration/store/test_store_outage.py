@@ -27,7 +27,7 @@ from router.store.retention import _LOCK, Retention
 from router.store.runs import Counts, Lost
 from router.store.spend_report import spend_report
 from router.store.writer import record_line
-from tests.records import make_record, put, runs_of
+from tests.records import make_record, put, runs_of, written
 from tests.servers.postgres import PostgresServer
 from tests.waiting import until
 
@@ -438,9 +438,7 @@ async def test_rows_that_were_committed_before_the_kill_count_once(store_url: st
     """A spool whose lines are partly in the database, with a torn end: what a kill in mid-drain leaves."""
     store = await Store.open(store_url)
     counter = store.writer.counts.path
-    for number in range(30):
-        put(store, make_record(number, cost_usd=1.0))
-    assert await store.writer.flush(30)
+    await written(store, (make_record(number, cost_usd=1.0) for number in range(30)))
     counts = store.writer.counts
     counts.slots[1] += 20  # 20 more came and ended, and did not get further than the spool
     counts.slots[2] += 20
@@ -510,9 +508,7 @@ async def test_a_takeover_takes_one_lock_of_a_file(tmp_path: Path, monkeypatch: 
 # --- several ------------------------------------------------------------------------------------------
 async def test_only_one_replica_prunes(postgres_url: str) -> None:
     store = await Store.open(postgres_url)
-    for number in range(20):
-        put(store, make_record(number, received_at=1000.0))
-    assert await store.writer.flush(30)
+    await written(store, (make_record(number, received_at=1000.0) for number in range(20)))
     url = parse_url(postgres_url)
     engine = create_engine(url)
     retention = Retention(engine, retain_days=1, max_mb=None)

@@ -21,7 +21,7 @@ from router.store.spool import Spool
 from router.store.writer import Writer
 from router.store.writer_process import WriterProcess, writer_settings
 from tests.integration.store.test_store_outage import locked
-from tests.records import make_record, put, runs_of
+from tests.records import make_record, put, runs_of, written
 from tests.waiting import until
 
 
@@ -162,9 +162,9 @@ async def test_a_process_that_lives_is_not_taken_for_dead(store_url: str) -> Non
 async def test_what_is_too_old_goes(store_url: str) -> None:
     store = await Store.open(store_url)
     now, day = 1_700_000_000.0, 86_400.0
-    for number in range(1200):
-        put(store, make_record(number, received_at=now - (20 - number / 100) * day))
-    assert await store.writer.flush(30)
+    await written(
+        store, (make_record(number, received_at=now - (20 - number / 100) * day) for number in range(1200))
+    )
     assert await store.add_feedback("req_00000000", 1.0, "team-a")
     url = parse_url(store_url)
     engine = create_engine(url)
@@ -194,9 +194,7 @@ async def test_what_is_too_much_goes_oldest_first(
     monkeypatch.setattr(retention_module, "_postgres_live_bytes", counting)
     monkeypatch.setattr(retention_module, "BATCH_REQUESTS", 50)
     store = await Store.open(store_url)
-    for number in range(4000):
-        put(store, make_record(number))
-    assert await store.writer.flush(30)
+    await written(store, (make_record(number) for number in range(4000)))
     url = parse_url(store_url)
     engine = create_engine(url)
     retention = Retention(engine, retain_days=None, max_mb=1)
@@ -229,9 +227,7 @@ async def test_the_file_shrinks_by_many_pages_at_a_time(
     monkeypatch.setattr(retention_module, "_pragma", asked)
     monkeypatch.setattr(retention_module, "_PAUSE_S", 0.0)
     store = await Store.open(f"sqlite:///{tmp_path / 'headway.db'}")
-    for number in range(1500):
-        put(store, make_record(number, received_at=1000.0 + number))
-    assert await store.writer.flush(30)
+    await written(store, (make_record(number, received_at=1000.0 + number) for number in range(1500)))
     retention = Retention(store._engine, retain_days=1, max_mb=None)
     assert await retention.prune(1_000_000.0) == 1500
     await store.close()
@@ -245,9 +241,7 @@ async def test_the_size_of_postgresql_is_estimated_from_some_pages(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = await Store.open(postgres_url)
-    for number in range(6000):
-        put(store, make_record(number))
-    assert await store.writer.flush(30)
+    await written(store, (make_record(number) for number in range(6000)))
     async with store._engine.connect() as connection:
         every, requests = await retention_module._postgres_live_bytes(connection)
         assert requests == 6000

@@ -11,18 +11,12 @@ import pytest
 
 from backends.emulator.instance import EmulatedInstance, start_all
 from backends.engine.profiles import names
-from router.cli import main
 from router.listening import listen
-from tests.commands import refusal_of
+from tests.commands import Headway
 
 
-def run(*arguments: str) -> int:
-    return main(["emulate", *arguments])
-
-
-def test_list_names_all_profiles(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("--list") == 0
-    assert capsys.readouterr().out.split() == list(names())
+def test_list_names_all_profiles(headway: Headway) -> None:
+    assert headway.out("emulate", "--list").split() == list(names())
 
 
 @pytest.mark.parametrize(
@@ -41,10 +35,8 @@ def test_list_names_all_profiles(capsys: pytest.CaptureFixture[str]) -> None:
         ),
     ],
 )
-def test_bad_input_is_one_line(
-    arguments: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert says in refusal_of(capsys, "emulate", *arguments)
+def test_bad_input_is_one_line(arguments: tuple[str, ...], says: str, headway: Headway) -> None:
+    assert says in headway.refusal("emulate", *arguments)
 
 
 @pytest.mark.parametrize(
@@ -62,18 +54,16 @@ def test_bad_input_is_one_line(
         ("- {kind: vllm,\n\n - x", "line"),
     ],
 )
-def test_bad_config_is_one_line(
-    tmp_path: Path, text: str, says: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_config_is_one_line(tmp_path: Path, text: str, says: str, headway: Headway) -> None:
     path = tmp_path / "fleet.yaml"
     path.write_text(text)
-    assert says in refusal_of(capsys, "emulate", "--config", path)
+    assert says in headway.refusal("emulate", "--config", path)
 
 
-def test_a_taken_port_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_taken_port_is_one_line(headway: Headway) -> None:
     with listen("127.0.0.1", 0) as taken:
         port = str(taken.getsockname()[1])
-        assert "in use" in refusal_of(capsys, "emulate", "--profile", "llama-3.1-8b@a100-80g", "--port", port)
+        assert "in use" in headway.refusal("emulate", "--profile", "llama-3.1-8b@a100-80g", "--port", port)
 
 
 async def test_one_that_cannot_listen_stops_those_before_it() -> None:

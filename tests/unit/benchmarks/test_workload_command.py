@@ -14,7 +14,7 @@ from benchmarks.workloads.format import WorkloadError, WorkloadRequest, read, re
 from benchmarks.workloads.options import BuildOptions
 from benchmarks.workloads.restrict import Bounds
 from router.cli import main
-from tests.commands import refusal_of
+from tests.commands import Headway
 
 
 def run(*words: str) -> int:
@@ -40,19 +40,16 @@ def trace(tmp_path: Path) -> Path:
     return path
 
 
-def test_build_and_show(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_build_and_show(tmp_path: Path, headway: Headway) -> None:
     out = tmp_path / "w.jsonl"
     words = ("--rate", "5", "--limit", "300", "--cv", "2", "--slo", "ttft_ms=900", "--seed", "4")
-    assert run("build", "gamma", "--out", str(out), *words) == 0
-    assert "requests   300" in capsys.readouterr().out
+    assert "requests   300" in headway.out("workload", "build", "gamma", "--out", out, *words)
     first = out.read_bytes()
     assert run("build", "gamma", "--out", str(out), *words) == 0
     assert out.read_bytes() == first  # the seed decides everything
     assert run("build", "gamma", "--out", str(tmp_path / "other.jsonl"), *words[:-1], "5") == 0
     assert list(read(tmp_path / "other.jsonl")) != list(read(out))
-    capsys.readouterr()
-    assert run("show", str(out), "--json", "--out", str(tmp_path / "plot.svg")) == 0
-    told = orjson.loads(capsys.readouterr().out)
+    told = headway.json("workload", "show", out, "--out", tmp_path / "plot.svg")
     assert told["requests"] == told["with_slo"] == 300
     assert told["gap_cv"] == pytest.approx(2.0, rel=0.3)
     assert "<svg" in (tmp_path / "plot.svg").read_text()
@@ -155,18 +152,18 @@ def test_max_tokens_tells_nothing_of_the_answer_unless_asked(trace: Path) -> Non
     ],
 )
 def test_bad_input_is_one_line_and_exit_2(
-    tmp_path: Path, trace: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], reason: str
+    tmp_path: Path, trace: Path, headway: Headway, words: tuple[str, ...], reason: str
 ) -> None:
     (tmp_path / "one.csv").write_text("".join(trace.read_text().splitlines(keepends=True)[:2]))
     words = tuple(
         word.replace("{trace}", str(trace)).replace("{one}", str(tmp_path / "one.csv")) for word in words
     )
-    assert reason in refusal_of(capsys, "workload", "build", *words, "--out", tmp_path / "w.jsonl")
+    assert reason in headway.refusal("workload", "build", *words, "--out", tmp_path / "w.jsonl")
     assert not (tmp_path / "w.jsonl").exists()
 
 
-def test_show_of_no_workload(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "cannot read" in refusal_of(capsys, "workload", "show", tmp_path / "nothing")
+def test_show_of_no_workload(tmp_path: Path, headway: Headway) -> None:
+    assert "cannot read" in headway.refusal("workload", "show", tmp_path / "nothing")
 
 
 def test_sets_without_texts_cannot_give_prompts(trace: Path) -> None:
@@ -174,12 +171,11 @@ def test_sets_without_texts_cannot_give_prompts(trace: Path) -> None:
         build("azure_conv", BuildOptions(files={"azure_conv": [trace]}, prompts="azure_conv"), {})
 
 
-def test_a_mix_as_it_is_typed(tmp_path: Path, trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mix_as_it_is_typed(tmp_path: Path, trace: Path, headway: Headway) -> None:
     out = tmp_path / "w.jsonl"
     words = ("--mix", "azure_conv=0.25,gamma=0.25", "--rate", "4", "--file", f"azure_conv={trace}")
     budgets = ("--budget-mix", "tight=0.5,none=0.5", "--budget-tariff", "0.1,0.4")
-    assert run("build", "poisson", "--out", str(out), "--cv", "1", "--json", *words, *budgets) == 0
-    told = orjson.loads(capsys.readouterr().out)
+    told = headway.json("workload", "build", "poisson", "--out", out, "--cv", "1", *words, *budgets)
     assert set(told["sources"]) == {"poisson", "azure_conv", "gamma"}
     assert told["header"]["details"]["mix"]["poisson"]["share"] == pytest.approx(0.5)
     assert 0 < told["with_budget"] < told["requests"]

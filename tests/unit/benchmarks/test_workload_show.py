@@ -5,13 +5,12 @@ from __future__ import annotations
 import itertools
 from pathlib import Path
 
-import orjson
 import pytest
 
 from benchmarks.measures import coefficient_of_variation
 from benchmarks.workloads import describe, sketch
 from benchmarks.workloads.format import Header, WorkloadRequest, write
-from router.cli import main
+from tests.commands import Headway
 
 MIXED = [
     WorkloadRequest(
@@ -32,10 +31,6 @@ MIXED = [
 ]
 
 
-def show(path: Path, *words: str) -> int:
-    return main(["workload", "show", str(path), *words])
-
-
 @pytest.fixture
 def mixed(tmp_path: Path) -> Path:
     path = tmp_path / "w.jsonl"
@@ -43,11 +38,8 @@ def mixed(tmp_path: Path) -> Path:
     return path
 
 
-def test_numbers_of_the_whole_of_models_and_of_sources(
-    mixed: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert show(mixed, "--json") == 0
-    told = orjson.loads(capsys.readouterr().out)
+def test_numbers_of_the_whole_of_models_and_of_sources(mixed: Path, headway: Headway) -> None:
+    told = headway.json("workload", "show", mixed)
     assert told["requests"] == 4
     found = told["output_tokens_by_model"]
     assert found == {"small": {"count": 2, "mean": 15.0}, "large": {"count": 1, "mean": 30.0}}
@@ -61,11 +53,8 @@ def test_numbers_of_the_whole_of_models_and_of_sources(
     assert told["sources"]["texts"]["policies"] == {"cost": 1}
 
 
-def test_the_text_draws_arrivals_and_lengths_and_each_source(
-    mixed: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert show(mixed) == 0
-    lines = capsys.readouterr().out.splitlines()
+def test_the_text_draws_arrivals_and_lengths_and_each_source(mixed: Path, headway: Headway) -> None:
+    lines = headway.out("workload", "show", mixed).splitlines()
     assert sum(line.startswith("arrivals ") for line in lines) == 3
     assert any("small" in line and "mean output 15 tokens, mean quality 0.250" in line for line in lines)
     assert any(line.startswith("--- trace: 50.0 % of requests") for line in lines)
@@ -73,22 +62,18 @@ def test_the_text_draws_arrivals_and_lengths_and_each_source(
     assert any(line.startswith("budget") or "budget 1, mean 0.001 USD" in line for line in lines)
 
 
-def test_one_source_is_told_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_source_is_told_once(tmp_path: Path, headway: Headway) -> None:
     path = tmp_path / "w.jsonl"
     write(path, Header("texts"), [each for each in MIXED if each.source == "texts"])
-    assert show(path, "--json") == 0
-    assert "sources" not in orjson.loads(capsys.readouterr().out)
+    assert "sources" not in headway.json("workload", "show", path)
     write(path, Header("nothing"), [])
-    assert show(path) == 0
-    assert "requests   0" in capsys.readouterr().out
+    assert "requests   0" in headway.out("workload", "show", path)
 
 
-def test_the_figure_is_written(mixed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert show(mixed, "--out", str(tmp_path / "w.png")) == 0
+def test_the_figure_is_written(mixed: Path, tmp_path: Path, headway: Headway) -> None:
+    assert "plot written" in headway.out("workload", "show", mixed, "--out", tmp_path / "w.png")
     assert (tmp_path / "w.png").read_bytes().startswith(b"\x89PNG")
-    assert "plot written" in capsys.readouterr().out
-    assert show(mixed, "--out", str(tmp_path / "w.txt")) == 2
-    assert ".png, .svg or .pdf" in capsys.readouterr().err
+    assert ".png, .svg or .pdf" in headway.err("workload", "show", mixed, "--out", tmp_path / "w.txt", code=2)
 
 
 def test_requests_pass_while_they_are_described() -> None:

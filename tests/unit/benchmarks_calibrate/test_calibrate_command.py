@@ -16,7 +16,7 @@ from benchmarks.calibrate import measure
 from benchmarks.calibrate.measured import read_file, write_file
 from benchmarks.calibrate.profile import read_profiles
 from router.core.profile import EngineProfile
-from tests.commands import refusal_of
+from tests.commands import Headway
 from tests.unit.benchmarks_calibrate.made import calibrate, level
 
 
@@ -27,13 +27,10 @@ def measurement(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_report_a_table_and_a_profile(
-    measurement: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_report_a_table_and_a_profile(measurement: Path, tmp_path: Path, headway: Headway) -> None:
     out = tmp_path / "out"
     limits = ("--limit", "max_seqs=16", "--limit", "max_batched_tokens=512,1024", "--chunked-prefill", "on")
-    assert calibrate(str(measurement), *limits, "--evaluations", "30", "--out", str(out), "--json") == 0
-    report = orjson.loads(capsys.readouterr().out)
+    report = headway.json("calibrate", measurement, *limits, "--evaluations", "30", "--out", out)
     assert report == orjson.loads((out / "report.json").read_bytes())
     (result,) = report["results"]
     assert (result["fitted_levels"], result["held_out_levels"]) == (["1", "8"], ["4"])
@@ -50,26 +47,21 @@ def test_a_report_a_table_and_a_profile(
 
 
 def test_both_orders_of_prompts_and_decodes_are_tried_unless_one_is_told(
-    measurement: Path, capsys: pytest.CaptureFixture[str]
+    measurement: Path, headway: Headway
 ) -> None:
     for words, tried in (
         ((), {True, False}),
         (("--chunked-prefill", "off"), {False}),
         (("--chunked-prefill", "on"), {True}),
     ):
-        assert calibrate(str(measurement), *words, "--evaluations", "1", "--json") == 0
-        (result,) = orjson.loads(capsys.readouterr().out)["results"]
+        (result,) = headway.json("calibrate", measurement, *words, "--evaluations", "1")["results"]
         assert {each["chunked_prefill"] for each in result["limits_tried"]} == tried
         assert result["profile"]["chunked_prefill"] in tried
 
 
-def test_it_may_start_from_a_registered_profile(
-    measurement: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert (
-        calibrate(str(measurement), "--start", "llama-3.1-8b@a100-80g", "--evaluations", "1", "--json") == 0
-    )
-    (result,) = orjson.loads(capsys.readouterr().out)["results"]
+def test_it_may_start_from_a_registered_profile(measurement: Path, headway: Headway) -> None:
+    words = ("--start", "llama-3.1-8b@a100-80g", "--evaluations", "1")
+    (result,) = headway.json("calibrate", measurement, *words)["results"]
     assert result["profile"]["kv_capacity_tokens"] > 400_000
     assert result["loss"] == result["first_loss"]
 
@@ -92,21 +84,21 @@ def test_it_may_start_from_a_registered_profile(
     ],
 )
 def test_wrong_input_is_one_line(
-    measurement: Path, words: tuple[str, ...], told: str, capsys: pytest.CaptureFixture[str]
+    measurement: Path, words: tuple[str, ...], told: str, headway: Headway
 ) -> None:
     places = {"file": str(measurement), "folder": str(measurement.parent)}
     line = (word.format(**places) for word in words)
-    assert told.format(**places) in refusal_of(capsys, "calibrate", *line)
+    assert told.format(**places) in headway.refusal("calibrate", *line)
 
 
-def test_too_little_to_fit_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_too_little_to_fit_is_refused(tmp_path: Path, headway: Headway) -> None:
     path = tmp_path / "few.jsonl"
     for rates, count, told in (
         ((1,), 40, "there is one load level; measure at two"),
         ((1, 4), 5, "5 requests with an E2E in the fitted levels; give 20 at least"),
     ):
         write_file(path, [level(rate, count) for rate in rates], {})
-        assert told in refusal_of(capsys, "calibrate", path, "--evaluations", 1)
+        assert told in headway.refusal("calibrate", path, "--evaluations", 1)
 
 
 # --- measuring -----------------------------------------------------------------------------------------

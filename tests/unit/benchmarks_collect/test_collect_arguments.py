@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from router import cli
-from tests.commands import refusal_of
+from tests.commands import Headway
 
 FLEET = """\
 models: [{name: m}]
@@ -60,26 +59,22 @@ def test_bad_input(
     given: dict[str, list[str]],
     change: dict[str, list[str]],
     reason: str,
-    capsys: pytest.CaptureFixture[str],
+    headway: Headway,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("UNSET_X", raising=False)
     monkeypatch.delenv("UNSET_Y", raising=False)
     words = [word for part in (given | change).values() for word in part]
-    try:
-        code = cli.main(["collect", *words])
-    except SystemExit as end:  # argparse's own
-        code = int(end.code or 0)
-    told = capsys.readouterr()
-    assert (code, told.out) == (2, "")
-    assert reason in told.err.splitlines()[-1]
-    assert "Traceback" not in told.err
+    done = headway("collect", *words)
+    assert (done.code, done.out) == (2, "")
+    assert reason in done.err.splitlines()[-1]
+    assert "Traceback" not in done.err
 
 
 def test_a_data_set_is_never_written_over(
-    given: dict[str, list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    given: dict[str, list[str]], tmp_path: Path, headway: Headway
 ) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "dataset.json").write_text("{}", encoding="utf-8")
-    assert "already" in refusal_of(capsys, "collect", *[word for part in given.values() for word in part])
+    assert "already" in headway.refusal("collect", *[word for part in given.values() for word in part])
     assert (tmp_path / "out" / "dataset.json").read_text(encoding="utf-8") == "{}"

@@ -14,9 +14,8 @@ from benchmarks.datasets.terms import TERMS
 from predictors.learned.text import COUNTS
 from predictors.training import dataset
 from predictors.training.dataset import Answer, Attempt, Dataset, DatasetError, Prompt, Run
-from router import cli
 from router.core.types import PromptFeatures
-from tests.commands import refusal_of
+from tests.commands import Headway
 from tests.data_files import put
 from tests.unit.benchmarks_datasets.published import prompts
 
@@ -168,21 +167,20 @@ def test_bad_input_is_one_line(
     environment: str | None,
     error: str,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    headway: Headway,
 ) -> None:
     monkeypatch.chdir(public.parent)
     monkeypatch.delenv("HEADWAY_DATA", raising=False)
     if environment is not None:
         monkeypatch.setenv("HEADWAY_DATA", environment)
-    assert error in refusal_of(capsys, "dataset", "release", "--out", "new", *words)
+    assert error in headway.refusal("dataset", "release", "--out", "new", *words)
 
 
 def test_the_command_takes_the_data_folder(
-    public: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    public: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, headway: Headway
 ) -> None:
     monkeypatch.setenv("HEADWAY_DATA", str(public))
-    assert cli.main(["dataset", "release", "--out", str(tmp_path / "out"), "--json"]) == 0
-    shown: dict[str, Any] = json.loads(capsys.readouterr().out)
+    shown: dict[str, Any] = headway.json("dataset", "release", "--out", tmp_path / "out")
     counts = {part: [(row["name"], row["prompts"]) for row in rows] for part, rows in shown["rows"].items()}
     train, held_out = parts(tmp_path / "out")
     assert counts == {

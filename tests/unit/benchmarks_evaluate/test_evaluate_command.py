@@ -15,8 +15,7 @@ from benchmarks.training.train import train_and_evaluate
 from predictors.learned.artifact import SHIPPED, Artifact, load, save
 from predictors.learned.models import KINDS
 from predictors.training.dataset import Dataset, joined, write
-from router import cli
-from tests.commands import refusal_of
+from tests.commands import Headway
 from tests.unit.benchmarks_training.made import answers, log
 
 KIND = KINDS["relevance"]
@@ -37,20 +36,17 @@ def collected(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def evaluate(artifact: Path, data: Path, *more: str | Path) -> int:
-    return cli.main(["evaluate", "--artifact", str(artifact), "--data", str(data), *map(str, more)])
+def evaluate(artifact: Path, data: Path) -> list[str]:
+    return ["evaluate", "--artifact", str(artifact), "--data", str(data)]
 
 
-def refused(capsys: pytest.CaptureFixture[str], artifact: Path, data: Path, *more: str | Path) -> str:
-    return refusal_of(capsys, "evaluate", "--artifact", artifact, "--data", data, *more)
+def refused(headway: Headway, artifact: Path, data: Path, *more: str | Path) -> str:
+    return headway.refusal(*evaluate(artifact, data), *more)
 
 
-def test_held_out_is_what_training_held_out(
-    artifacts: Path, collected: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_held_out_is_what_training_held_out(artifacts: Path, collected: Path, headway: Headway) -> None:
     """The figures are those that `headway train` told, baselines included."""
-    assert evaluate(artifacts / "relevance.headway.npz", collected, "--held-out", "--json") == 0
-    (told,) = json.loads(capsys.readouterr().out)["results"]
+    (told,) = headway.json(*evaluate(artifacts / "relevance.headway.npz", collected), "--held-out")["results"]
     metrics = {
         (each["name"], each["of"]): each
         for each in load(artifacts / "relevance.headway.npz").about["metrics"]
@@ -62,14 +58,13 @@ def test_held_out_is_what_training_held_out(
 
 
 def test_a_folder_is_evaluated_by_what_the_data_tell(
-    artifacts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    artifacts: Path, tmp_path: Path, headway: Headway
 ) -> None:
     """Other prompts of the same kinds; a latency artifact beside it has no data to be asked about."""
     shutil.copytree(artifacts, tmp_path / "both")
     save(Artifact("latency", KINDS["latency"].model.features, {"a": np.ones(1)}), tmp_path / "both")
     write(answers(60, seed=2, source="later"), tmp_path / "later")
-    assert evaluate(tmp_path / "both", tmp_path / "later", "--out", tmp_path / "report") == 0
-    shown = capsys.readouterr().out
+    shown = headway.out(*evaluate(tmp_path / "both", tmp_path / "later"), "--out", tmp_path / "report")
     assert "relevance predictor" in shown
     assert "later (120 answers)" in shown
     assert "latency predictor" not in shown
@@ -80,7 +75,7 @@ def test_a_folder_is_evaluated_by_what_the_data_tell(
 
 
 def test_an_artifact_that_the_data_do_not_suit_is_left_out(
-    artifacts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    artifacts: Path, tmp_path: Path, headway: Headway
 ) -> None:
     """Answers of other models than the relevance artifact knows; the length artifact knows a prior for any model."""
     shutil.copytree(artifacts, tmp_path / "both")
@@ -91,107 +86,100 @@ def test_an_artifact_that_the_data_do_not_suit_is_left_out(
         for at, each in enumerate(data.answers)
     )
     write(replace(data, answers=others), tmp_path / "later")
-    assert evaluate(tmp_path / "both", tmp_path / "later") == 0
-    shown = capsys.readouterr()
+    shown = headway(*evaluate(tmp_path / "both", tmp_path / "later"))
+    assert shown.code == 0
     assert "length predictor" in shown.out
     assert shown.err == (
         "headway evaluate: left out: relevance.headway.npz: the artifact knows none of the models in the test data\n"
     )
 
 
-def test_data_that_it_was_trained_on_are_told(
-    artifacts: Path, collected: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert evaluate(artifacts, collected) == 0
-    assert "some of these may be among them (--held-out leaves them out)." in capsys.readouterr().out
+def test_data_that_it_was_trained_on_are_told(artifacts: Path, collected: Path, headway: Headway) -> None:
+    assert "some of these may be among them (--held-out leaves them out)." in headway.out(
+        *evaluate(artifacts, collected)
+    )
 
 
 def test_a_final_artifact_has_no_held_out_part_to_point_to(
-    artifacts: Path, collected: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    artifacts: Path, collected: Path, tmp_path: Path, headway: Headway
 ) -> None:
     artifact = load(artifacts / "relevance.headway.npz")
     path = save(replace(artifact, about={**artifact.about, "final": True}), tmp_path)
-    assert evaluate(path, collected) == 0
-    told = capsys.readouterr().out
+    told = headway.out(*evaluate(path, collected))
     assert "it was trained on everything" in told
     assert "--held-out" not in told
 
 
 def test_near_copies_of_training_prompts_are_left_out_of_a_separate_test_set(
-    artifacts: Path, collected: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    artifacts: Path, collected: Path, tmp_path: Path, headway: Headway
 ) -> None:
     """They were read apart, so their groups have other names."""
     later, copied = answers(60, seed=2, source="later"), MADE.prompts[0]
     copy = replace(copied, id="copy", group="copy", source="later", text=f"{copied.text} Thanks.")
     given = (*later.answers, *(replace(each, prompt="copy") for each in MADE.answers[:2]))
     write(replace(later, prompts=(*later.prompts, copy), answers=given), tmp_path / "later")
-    assert evaluate(artifacts, tmp_path / "later", "--train-data", collected, "--json") == 0
-    (result,) = json.loads(capsys.readouterr().out)["results"]
+    (result,) = headway.json(*evaluate(artifacts, tmp_path / "later"), "--train-data", collected)["results"]
     assert "Prompts left out, because --train-data has near copies of them: 1." in result["notes"]
     assert result["evaluated_on"][0]["prompts"] == 60
 
 
-def test_baselines_must_not_have_seen_the_data(
-    artifacts: Path, collected: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    told = refused(capsys, artifacts, collected, "--train-data", collected)
+def test_baselines_must_not_have_seen_the_data(artifacts: Path, collected: Path, headway: Headway) -> None:
+    told = refused(headway, artifacts, collected, "--train-data", collected)
     assert "--train-data has near copies of them: 160." in told
     assert "nothing in the data" in told
-    told = refused(capsys, artifacts, collected, "--train-data", collected, "--held-out")
+    told = refused(headway, artifacts, collected, "--train-data", collected, "--held-out")
     assert "leave out --train-data" in told
 
 
 def test_an_option_that_applies_to_nothing_is_refused(
-    artifacts: Path, collected: Path, capsys: pytest.CaptureFixture[str]
+    artifacts: Path, collected: Path, headway: Headway
 ) -> None:
-    told = refused(capsys, artifacts, collected, "--since", "3")
+    told = refused(headway, artifacts, collected, "--since", "3")
     assert "--since: needs a gateway's database to read" in told
-    told = refused(capsys, artifacts, collected, "--out", __file__)
+    told = refused(headway, artifacts, collected, "--out", __file__)
     assert f"--out {__file__}: must be a folder" in told
 
 
 def test_an_artifact_that_is_none_is_refused(
-    artifacts: Path, collected: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    artifacts: Path, collected: Path, tmp_path: Path, headway: Headway
 ) -> None:
-    assert "No such file" in refused(capsys, tmp_path / "none.headway.npz", collected)
-    assert "no artifact in this folder" in refused(capsys, tmp_path, collected)
+    assert "No such file" in refused(headway, tmp_path / "none.headway.npz", collected)
+    assert "no artifact in this folder" in refused(headway, tmp_path, collected)
     (tmp_path / "cut").mkdir()
     whole = (artifacts / "relevance.headway.npz").read_bytes()
     (tmp_path / "cut" / "relevance.headway.npz").write_bytes(whole[: len(whole) // 2])
-    told = refused(capsys, tmp_path / "cut", collected)
+    told = refused(headway, tmp_path / "cut", collected)
     assert "relevance.headway.npz: not an artifact of Headway, or damaged" in told
 
 
 def test_an_artifact_of_other_features_is_refused_by_name(
-    artifacts: Path, collected: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    artifacts: Path, collected: Path, tmp_path: Path, headway: Headway
 ) -> None:
     artifact = load(artifacts / "relevance.headway.npz")
     path = save(replace(artifact, features=(*artifact.features, "colour")), tmp_path)
-    assert "(colour): train it anew" in refused(capsys, path, collected)
+    assert "(colour): train it anew" in refused(headway, path, collected)
     path = save(replace(artifact, kind="weather"), tmp_path)
-    assert "a weather artifact, which this version does not know" in refused(capsys, path, collected)
+    assert "a weather artifact, which this version does not know" in refused(headway, path, collected)
     path = save(replace(artifact, arrays={}), tmp_path)
-    refused(capsys, path, collected)
+    refused(headway, path, collected)
 
 
 def test_an_artifact_with_impossible_values_is_refused(
-    collected: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    collected: Path, tmp_path: Path, headway: Headway
 ) -> None:
     artifact = load(SHIPPED / "length.headway.npz")
     words = artifact.arrays["words"] + 10**9
     path = save(replace(artifact, arrays={**artifact.arrays, "words": words}), tmp_path)
-    assert f"{path}: its arrays do not fit (IndexError)" in refused(capsys, path, collected)
+    assert f"{path}: its arrays do not fit (IndexError)" in refused(headway, path, collected)
 
 
-def test_data_that_tell_nothing_are_refused(
-    artifacts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_data_that_tell_nothing_are_refused(artifacts: Path, tmp_path: Path, headway: Headway) -> None:
     path = artifacts / "relevance.headway.npz"
-    assert "no such file or folder" in refused(capsys, path, tmp_path / "none")
+    assert "no such file or folder" in refused(headway, path, tmp_path / "none")
     write(log(), tmp_path / "log")
-    assert "nothing in the data that a relevance" in refused(capsys, path, tmp_path / "log")
+    assert "nothing in the data that a relevance" in refused(headway, path, tmp_path / "log")
     write(Dataset(prompts=(MADE.prompts[0],)), tmp_path / "prompt")
-    assert "nothing in the data" in refused(capsys, path, tmp_path / "prompt")
+    assert "nothing in the data" in refused(headway, path, tmp_path / "prompt")
 
 
 @pytest.mark.parametrize(
@@ -203,7 +191,7 @@ def test_what_was_held_out_is_not_known_once_the_data_have_grown(
     artifacts: Path,
     collected: Path,
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    headway: Headway,
 ) -> None:
     """One more group or level moves what is held out."""
     before = joined([MADE, log(tuple("12345678"), source="levels")])
@@ -215,15 +203,15 @@ def test_what_was_held_out_is_not_known_once_the_data_have_grown(
     path = save(Artifact(kind, KINDS[kind].model.features, {"a": np.ones(1)}, about), tmp_path)
     grown = joined([before, replace(more, runs=tuple(replace(run, source="levels") for run in more.runs))])
     write(grown, tmp_path / "grown")
-    told = refused(capsys, path, tmp_path / "grown", "--held-out")
+    told = refused(headway, path, tmp_path / "grown", "--held-out")
     assert f"the {kind} artifact was trained on other data" in told
 
 
 def test_what_does_not_say_what_was_held_out(
-    artifacts: Path, collected: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    artifacts: Path, collected: Path, tmp_path: Path, headway: Headway
 ) -> None:
     artifact = load(artifacts / "relevance.headway.npz")
     path = save(replace(artifact, about={}), tmp_path)
-    assert "does not say what was held out" in refused(capsys, path, collected, "--held-out")
+    assert "does not say what was held out" in refused(headway, path, collected, "--held-out")
     path = save(replace(artifact, about={**artifact.about, "final": True}), tmp_path)
-    assert "was trained on everything" in refused(capsys, path, collected, "--held-out")
+    assert "was trained on everything" in refused(headway, path, collected, "--held-out")

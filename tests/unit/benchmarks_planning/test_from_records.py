@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import orjson
 import pytest
 
 from benchmarks.planning.from_fleet import cluster_of, models_of, present
@@ -12,10 +11,9 @@ from benchmarks.planning.problem import PlanningProblem
 from benchmarks.planning.reasons import reasons
 from benchmarks.workloads.format import WorkloadError, read
 from benchmarks.workloads.records import recorded_requests
-from router import cli
 from router.config import FleetConfig, load, loads
 from router.store.records import RequestRecord
-from tests.commands import refusal_of
+from tests.commands import Headway
 from tests.records import keep
 from tests.unit.benchmarks_planning.made import plan_files
 
@@ -155,7 +153,7 @@ def test_a_fallback_that_no_instance_serves_is_left_out() -> None:
 
 
 def test_requests_for_a_model_without_instances_count_for_its_fallback(
-    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    store: Path, tmp_path: Path, headway: Headway
 ) -> None:
     (tmp_path / "fleet.yaml").write_text(
         f"""
@@ -174,8 +172,7 @@ instances: [{{name: a, kind: vllm, url: "http://a", hardware: l4, serves: {{llam
         "--jobs",
         "1",
     ]
-    assert cli.main([*line, "--json"]) == 0
-    data = orjson.loads(capsys.readouterr().out)
+    data = headway.json(*line)
     assert data["workload"]["details"]["left_out_of_other_models"] == 0
     assert data["plans"][0]["requests"] == data["present"]["requests"] == 61
 
@@ -186,14 +183,11 @@ def test_hardware_without_profiles_needs_a_cluster_file(fleet: FleetConfig) -> N
         cluster_of(loads(text))
 
 
-def test_one_command_plans_from_records(
-    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_one_command_plans_from_records(store: Path, tmp_path: Path, headway: Headway) -> None:
     (tmp_path / "fleet.yaml").write_text(FLEET.format(store=store))
     out = tmp_path / "plan"
     line = ["plan", "--config", str(tmp_path / "fleet.yaml"), "--from-store", "--time-s", "1", "--jobs", "1"]
-    assert cli.main([*line, "--what-if=-1xl4", "--what-if=-2xl4", "--out", str(out), "--json"]) == 0
-    data = orjson.loads(capsys.readouterr().out)
+    data = headway.json(*line, "--what-if=-1xl4", "--what-if=-2xl4", "--out", out)
     assert data["policy"] == "least_load"
     assert data["present"]["usd_per_hour"] == pytest.approx(2.1)
     best = data["plans"][0]
@@ -208,7 +202,7 @@ def test_one_command_plans_from_records(
 
 
 def test_a_fleet_with_a_model_of_a_cloud_is_planned_with_cluster_and_models(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, headway: Headway
 ) -> None:
     (tmp_path / "fleet.yaml").write_text(
         """
@@ -219,10 +213,9 @@ instances:
 """
     )
     line = ["plan", "--config", str(tmp_path / "fleet.yaml"), "--rates", "llama-3.2-1b=1"]
-    line += ["--slo", "ttft_ms=1500", "--limit", "20", "--time-s", "0.5", "--jobs", "1", "--json"]
-    assert refusal_of(capsys, *line) == "headway plan: no engine profiles for gpt-4o; give --models\n"
-    assert cli.main([*line, *plan_files(tmp_path, "{gpu: l4, gpus: 1}", "{name: llama-3.2-1b}")]) == 0
-    data = orjson.loads(capsys.readouterr().out)
+    line += ["--slo", "ttft_ms=1500", "--limit", "20", "--time-s", "0.5", "--jobs", "1"]
+    assert headway.refusal(*line) == "headway plan: no engine profiles for gpt-4o; give --models\n"
+    data = headway.json(*line, *plan_files(tmp_path, "{gpu: l4, gpus: 1}", "{name: llama-3.2-1b}"))
     assert data["present"] is None
     assert data["plans"]
 
@@ -244,14 +237,15 @@ def test_limits_that_change_nothing_are_left_out(tmp_path: Path, fleet: FleetCon
     assert without.routing is None
 
 
-def test_a_workload_of_the_records(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_workload_of_the_records(store: Path, tmp_path: Path, headway: Headway) -> None:
     (tmp_path / "fleet.yaml").write_text(FLEET.format(store=store))
     out = tmp_path / "traffic.jsonl"
     for where in (("--config", str(tmp_path / "fleet.yaml")), ("--store", f"sqlite+aiosqlite:///{store}")):
-        assert cli.main(["workload", "from-store", *where, "--limit", "20", "--out", str(out)]) == 0
-        assert f"written to {out}" in capsys.readouterr().out
+        assert f"written to {out}" in headway.out(
+            "workload", "from-store", *where, "--limit", "20", "--out", out
+        )
         assert len(list(read(out))) == 19  # one has no prompt tokens
-    refusal_of(capsys, "workload", "from-store", "--store", "sqlite+aiosqlite:///none.db", "--out", out)
+    headway.refusal("workload", "from-store", "--store", "sqlite+aiosqlite:///none.db", "--out", out)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from benchmarks.planning.report import table
 from benchmarks.simulator import open_fleet
 from router import cli
 from router.config import load
-from tests.commands import refusal_of
+from tests.commands import Headway
 from tests.unit.benchmarks_planning.made import plan_files
 
 MODELS = {"llama-3.2-1b", "llama-3.2-3b"}
@@ -28,13 +28,10 @@ def files(tmp_path: Path) -> tuple[str, ...]:
     return plan_files(tmp_path, pool, "{name: llama-3.2-1b}, {name: llama-3.2-3b}")
 
 
-def test_a_plan_from_rates_to_a_fleet_file(
-    files: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_plan_from_rates_to_a_fleet_file(files: tuple[str, ...], tmp_path: Path, headway: Headway) -> None:
     out = tmp_path / "plan"
     rates = ("--rates", "llama-3.2-1b=1,llama-3.2-3b=0.5")
-    assert cli.main(["plan", *files, *rates, *SLO, *BRIEF, "--out", str(out), "--json"]) == 0
-    data = orjson.loads(capsys.readouterr().out)
+    data = headway.json("plan", *files, *rates, *SLO, *BRIEF, "--out", out)
     assert data == orjson.loads((out / "plan.json").read_bytes())
     best = data["plans"][0]
     assert {model for group in best["groups"] for model in group["models"]} == MODELS
@@ -49,36 +46,27 @@ def test_a_plan_from_rates_to_a_fleet_file(
     assert config.defaults.policy == "latency"
 
 
-def test_a_model_of_a_low_rate_has_no_request_in_some_draws(
-    files: tuple[str, ...], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_model_of_a_low_rate_has_no_request_in_some_draws(files: tuple[str, ...], headway: Headway) -> None:
     rates = ("--rates", "llama-3.2-1b=20,llama-3.2-3b=0.01")
-    assert cli.main(["plan", *files, *rates, *SLO, *BRIEF, "--json"]) == 0
-    best = orjson.loads(capsys.readouterr().out)["plans"][0]
+    best = headway.json("plan", *files, *rates, *SLO, *BRIEF)["plans"][0]
     assert {model for group in best["groups"] for model in group["models"]} == MODELS
-    said = refusal_of(capsys, "plan", *files, "--rates", "llama-3.2-1b=1", *SLO, *BRIEF, "--limit", "1")
+    said = headway.refusal("plan", *files, "--rates", "llama-3.2-1b=1", *SLO, *BRIEF, "--limit", "1")
     assert "--rates: a draw has no request: give a larger --limit" in said
 
 
-def test_a_workload_file_is_planned_too(
-    files: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_workload_file_is_planned_too(files: tuple[str, ...], tmp_path: Path, headway: Headway) -> None:
     workload = str(tmp_path / "w.jsonl")
     built = ["workload", "build", "poisson", "--rate", "2", "--limit", "60", "--out", workload, *SLO]
     assert cli.main(built) == 0
-    capsys.readouterr()
-    assert cli.main(["plan", *files, "--workload", workload, *BRIEF]) == 0
-    shown = capsys.readouterr().out
+    shown = headway.out("plan", *files, "--workload", workload, *BRIEF)
     assert "bound: no placement attains more than 100.0%" in shown
     assert "llama-3.2-1b" in shown
 
 
-def test_a_workload_beyond_every_context_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_workload_beyond_every_context_is_refused(tmp_path: Path, headway: Headway) -> None:
     files = plan_files(tmp_path, "{gpu: l4, gpus: 1}", "{name: llama-3.2-1b, context_tokens: 100}")
     rates = ("--rates", "llama-3.2-1b=1")
-    assert "longer than the context" in refusal_of(capsys, "plan", *files, *rates, *SLO, *BRIEF)
+    assert "longer than the context" in headway.refusal("plan", *files, *rates, *SLO, *BRIEF)
 
 
 @pytest.mark.parametrize(
@@ -92,14 +80,13 @@ def test_a_workload_beyond_every_context_is_refused(
     ],
 )
 def test_the_infeasible_is_explained(
-    files: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str], models: str, limit: str
+    files: tuple[str, ...], tmp_path: Path, headway: Headway, models: str, limit: str
 ) -> None:
     (tmp_path / "models.yaml").write_text(models)
     if "bf16" in models:
         (tmp_path / "cluster.yaml").write_text("pools: [{gpu: t4, gpus: 1}]")
     name = models.partition("name: ")[2].partition("}")[0].partition(",")[0]
-    assert cli.main(["plan", *files, "--rates", f"{name}=1", *SLO, *BRIEF]) == 1
-    said = capsys.readouterr().err
+    said = headway.err("plan", *files, "--rates", f"{name}=1", *SLO, *BRIEF, code=1)
     assert limit in said
     assert "enough would be" in said
     assert ("vLLM 90% of a GPU's memory less 2 GB" in said) == ("usable" in limit)
@@ -156,28 +143,23 @@ def planned(bound: dict[str, float | None], *, span_s: float) -> dict[str, Any]:
     }
 
 
-def test_a_budget_that_is_too_small(files: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_budget_that_is_too_small(files: tuple[str, ...], headway: Headway) -> None:
     line = [*files, "--rates", "llama-3.2-1b=1", *SLO, *BRIEF, "--budget-usd-per-hour", "0.7"]
-    assert cli.main(["plan", *line]) == 1
-    said = capsys.readouterr().err
+    said = headway.err("plan", *line, code=1)
     assert (
         said
         == "headway plan: no placement of all models costs at most 0.7 USD an hour; the cheapest costs 1.4\n"
     )
 
 
-def test_the_budget_may_be_the_price_of_the_cheapest_placement(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_budget_may_be_the_price_of_the_cheapest_placement(tmp_path: Path, headway: Headway) -> None:
     """Models of unlike size that all need the GPUs of one pool: the search for the most attainment does not pass by it."""
     pools = "{gpu: t4, gpus: 4, node_gpus: 1, usd_per_hour: 2}, {gpu: a100-80g, gpus: 8, usd_per_hour: 0.5}"
     rows = [f"{{name: {name}, weights: q4}}" for name in ("llama-3.1-70b", "qwen2.5-72b", "qwen2.5-32b")]
     rates = "llama-3.1-70b=0.1,qwen2.5-72b=0.1,qwen2.5-32b=1"
     line = ["plan", *plan_files(tmp_path, pools, ", ".join(rows)), "--rates", rates, *SLO, *BRIEF]
-    assert cli.main([*line, "--budget-usd-per-hour", "1.4"]) == 1
-    assert capsys.readouterr().err.endswith("; the cheapest costs 1.5\n")
-    assert cli.main([*line, "--budget-usd-per-hour", "1.5", "--json"]) == 0
-    assert orjson.loads(capsys.readouterr().out)["plans"][0]["usd_per_hour"] == 1.5
+    assert headway.err(*line, "--budget-usd-per-hour", "1.4", code=1).endswith("; the cheapest costs 1.5\n")
+    assert headway.json(*line, "--budget-usd-per-hour", "1.5")["plans"][0]["usd_per_hour"] == 1.5
 
 
 @pytest.mark.parametrize(
@@ -194,9 +176,9 @@ def test_the_budget_may_be_the_price_of_the_cheapest_placement(
     ],
 )
 def test_bad_input_is_one_line(
-    files: tuple[str, ...], capsys: pytest.CaptureFixture[str], line: list[str], message: str
+    files: tuple[str, ...], headway: Headway, line: list[str], message: str
 ) -> None:
-    said = refusal_of(capsys, "plan", *files, *line)
+    said = headway.refusal("plan", *files, *line)
     assert said.count("\n") == 1
     assert message in said
 
@@ -219,41 +201,38 @@ def test_bad_input_is_one_line(
     ],
 )
 def test_a_wrong_cluster_file(
-    files: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, message: str
+    files: tuple[str, ...], tmp_path: Path, headway: Headway, text: str, message: str
 ) -> None:
     (tmp_path / "cluster.yaml").write_text(text)
-    assert message in refusal_of(capsys, "plan", *files, "--rates", "llama-3.2-1b=1", *SLO)
+    assert message in headway.refusal("plan", *files, "--rates", "llama-3.2-1b=1", *SLO)
 
 
 def test_an_out_that_cannot_be_written_is_refused_before_the_search(
     files: tuple[str, ...],
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    headway: Headway,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("benchmarks.planning.command.inputs", None)  # what would be called next
     line = [*files, "--rates", "llama-3.2-1b=1", *SLO, "--out"]
-    assert "--out" in refusal_of(capsys, "plan", *line, tmp_path / "models.yaml")
-    assert "cannot write" in refusal_of(capsys, "plan", *line, tmp_path / "models.yaml" / "plan")
+    assert "--out" in headway.refusal("plan", *line, tmp_path / "models.yaml")
+    assert "cannot write" in headway.refusal("plan", *line, tmp_path / "models.yaml" / "plan")
 
 
 def test_models_that_do_not_go_together_are_refused_with_the_name_of_their_file(
-    files: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    files: tuple[str, ...], tmp_path: Path, headway: Headway
 ) -> None:
     (tmp_path / "models.yaml").write_text(
         "models: [{name: llama-3.2-1b, aliases: [small]}, {name: llama-3.2-3b, aliases: [small]}]"
     )
-    said = refusal_of(capsys, "plan", *files, "--rates", "llama-3.2-1b=1", *SLO)
+    said = headway.refusal("plan", *files, "--rates", "llama-3.2-1b=1", *SLO)
     reason = "models[1].aliases[0]: alias 'small' already stands for 'llama-3.2-1b'"
     assert said == f"headway: {tmp_path / 'models.yaml'}: {reason}\n"
 
 
-def test_a_batch_gets_unlike_groups_and_a_fleet_file_of_them(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_batch_gets_unlike_groups_and_a_fleet_file_of_them(tmp_path: Path, headway: Headway) -> None:
     line = batch_files(tmp_path, "{gpu: a100-80g, gpus: 16, node_gpus: 8}", [100_000, *[500] * 400])
-    assert cli.main(["plan", *line, "--out", str(tmp_path / "plan"), "--json"]) == 0
-    data = orjson.loads(capsys.readouterr().out)
+    data = headway.json("plan", *line, "--out", tmp_path / "plan")
     assert data == orjson.loads((tmp_path / "plan" / "plan.json").read_bytes())
     tokens = [each for group in data["groups"] for each in group["tokens"]]
     assert sorted(tokens) == [500] * 400 + [100_000]
@@ -263,20 +242,16 @@ def test_a_batch_gets_unlike_groups_and_a_fleet_file_of_them(
     assert len(config.instances) == len(data["groups"])
     assert config.defaults.policy == "length_groups"
 
-    assert cli.main(["plan", *line]) == 0
-    head, *rows = capsys.readouterr().out.splitlines()
+    head, *rows = headway.out("plan", *line).splitlines()
     assert head.startswith("401 prompts of 300000 tokens for llama-3.2-1b on 16 x a100-80g: prefilled in ")
     assert [row.split()[0] for row in rows if row] == ["tensor", "8", "1", "equal", *["tensor"] * 4]
 
 
-def test_a_prompt_goes_only_where_the_cache_holds_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_prompt_goes_only_where_the_cache_holds_it(tmp_path: Path, headway: Headway) -> None:
     pool = "{gpu: l4, gpus: 8, node_gpus: 8}"
     one, two = (profile(f"llama-3.2-1b@{gpus}l4").kv_capacity_tokens for gpus in ("", "2x"))
     line = batch_files(tmp_path, pool, [one, 100, 100, 100])
-    assert cli.main(["plan", *line, "--json"]) == 0
-    data = orjson.loads(capsys.readouterr().out)
+    data = headway.json("plan", *line)
     assert one < two
     assert all(group["tensor"] > 1 for group in data["groups"] if one in group["tokens"])
     assert [each["tensor"] for each in data["equal_groups"]] == [2, 4, 8]
@@ -291,24 +266,21 @@ def test_a_prompt_goes_only_where_the_cache_holds_it(
     ],
 )
 def test_a_batch_that_cannot_be_planned_is_refused(
-    pools: str, tokens: list[int], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    pools: str, tokens: list[int], message: str, tmp_path: Path, headway: Headway
 ) -> None:
-    assert message in refusal_of(capsys, "plan", *batch_files(tmp_path, pools, tokens))
+    assert message in headway.refusal("plan", *batch_files(tmp_path, pools, tokens))
 
 
-def test_a_batch_has_no_prompt_beyond_the_context(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_batch_has_no_prompt_beyond_the_context(tmp_path: Path, headway: Headway) -> None:
     line = batch_files(tmp_path, "{gpu: l4, gpus: 1}", [500, 8192], ", context_tokens: 8192")
-    assert "llama-3.2-1b takes prompts of less than 8192 tokens, not 8192" in refusal_of(
-        capsys, "plan", *line
-    )
+    assert "llama-3.2-1b takes prompts of less than 8192 tokens, not 8192" in headway.refusal("plan", *line)
 
 
-def test_a_batch_that_no_group_holds_says_what_would_be_enough(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_batch_that_no_group_holds_says_what_would_be_enough(tmp_path: Path, headway: Headway) -> None:
     def changes_of(pool: str, *more: str) -> list[str]:
-        assert cli.main(["plan", *batch_files(tmp_path, pool, [10**6], *more)]) == 1
-        head, reason, *_ = capsys.readouterr().err.splitlines()
+        head, reason, *_ = headway.err(
+            "plan", *batch_files(tmp_path, pool, [10**6], *more), code=1
+        ).splitlines()
         assert head == "headway plan: no group prefills a prompt of 1000000 tokens"
         return reason.partition("; enough would be: ")[2].split("; or ")
 
@@ -321,9 +293,7 @@ def test_a_batch_that_no_group_holds_says_what_would_be_enough(
     assert changes == ["fp16 weights with 3 more t4", "fp8 weights with 3 more t4"]
 
 
-def test_a_batch_takes_no_option_that_it_would_not_heed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_batch_takes_no_option_that_it_would_not_heed(tmp_path: Path, headway: Headway) -> None:
     line = batch_files(tmp_path, "{gpu: l4, gpus: 1}", [500])
     for name, value in (
         ("--budget-usd-per-hour", "1"),
@@ -334,7 +304,7 @@ def test_a_batch_takes_no_option_that_it_would_not_heed(
         ("--config", "fleet.yaml"),
         SLO,
     ):
-        said = refusal_of(capsys, "plan", *line, name, value)
+        said = headway.refusal("plan", *line, name, value)
         assert said == f"headway plan: --batch cannot be used with {name}\n"
 
 

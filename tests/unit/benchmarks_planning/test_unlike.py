@@ -19,8 +19,8 @@ from benchmarks.planning.reasons import reasons
 from benchmarks.planning.unlike import split_layers
 from benchmarks.simulator import open_fleet
 from policies.placement.types import Group, Placement, Shape
-from router import cli
 from router.config import load
+from tests.commands import Headway
 from tests.unit.benchmarks_planning.made import plan_files, problem
 
 LARGE = "llama-3.1-70b"
@@ -97,14 +97,13 @@ def test_a_model_that_fits_only_together_gets_a_group_and_the_others_what_is_lef
     assert found.cluster.pools[-1].kind.usd_per_hour == sum(stage.gpus for stage in group.stages)
 
 
-def test_the_plan_shows_the_layers_and_its_fleet_file_can_be_served(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_plan_shows_the_layers_and_its_fleet_file_can_be_served(tmp_path: Path, headway: Headway) -> None:
     pools = "{gpu: a100-80g, gpus: 1, node_gpus: 1}, {gpu: l4, gpus: 4, node_gpus: 4}"
     load_of = ("--rates", f"{LARGE}=0.01", "--slo", "ttft_ms=60000,tpot_ms=2000")
     brief = ("--limit", "20", "--time-s", "0.5", "--jobs", "1", "--out", str(tmp_path / "plan"))
-    assert cli.main(["plan", *plan_files(tmp_path, pools, f"{{name: {LARGE}}}"), *load_of, *brief]) == 0
-    assert "unlike stages" in capsys.readouterr().out
+    assert "unlike stages" in headway.out(
+        "plan", *plan_files(tmp_path, pools, f"{{name: {LARGE}}}"), *load_of, *brief
+    )
     (group,) = orjson.loads((tmp_path / "plan" / "plan.json").read_bytes())["plans"][0]["groups"]
     assert sum(stage["layers"] for stage in group["stages"]) == 80
     for stage in group["stages"]:

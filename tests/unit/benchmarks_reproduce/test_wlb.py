@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from benchmarks.reproduce.wlb import UNREACHABLE, rows_of
-from router.cli import main
-from tests.commands import refusal_of
+from tests.commands import Headway
 
 ATTENTION = "tp,cp,tokens,attn_fwd_ms\n1,1,1024,1.0\n1,1,2048,3.0\n2,1,1024,0.8\n2,1,2048,1.5\n"
 
@@ -45,10 +44,9 @@ EQUAL = {
 }
 
 
-def test_rows_are_reproduced_and_planned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rows_are_reproduced_and_planned(tmp_path: Path, headway: Headway) -> None:
     write(tmp_path, unlike(1.5), EQUAL)
-    assert main(["reproduce", "wlb", "--data", str(tmp_path), "--json"]) == 0
-    rows = json.loads(capsys.readouterr().out)
+    rows = headway.json("reproduce", "wlb", "--data", tmp_path)
     assert [(row["case"], row["same_groups_ms"], row["planned_ms"], row["reproduced"]) for row in rows] == [
         ("ours", pytest.approx(1.5), pytest.approx(1.5), True),
         ("equal", pytest.approx(2.1), pytest.approx(2.1), True),
@@ -56,18 +54,13 @@ def test_rows_are_reproduced_and_planned(tmp_path: Path, capsys: pytest.CaptureF
     assert rows[0]["planned_groups"] == "2x1:1 1x1:1"
 
 
-def test_a_row_that_comes_out_otherwise_is_an_error(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_row_that_comes_out_otherwise_is_an_error(tmp_path: Path, headway: Headway) -> None:
     write(tmp_path, unlike(1.4))
-    assert main(["reproduce", "wlb", "--data", str(tmp_path)]) == 1
-    assert "other" in capsys.readouterr().out
+    assert "other" in headway.out("reproduce", "wlb", "--data", tmp_path, code=1)
 
 
-def test_without_its_files_it_says_what_is_missing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    told = refusal_of(capsys, "reproduce", "wlb", "--data", tmp_path)
+def test_without_its_files_it_says_what_is_missing(tmp_path: Path, headway: Headway) -> None:
+    told = headway.refusal("reproduce", "wlb", "--data", tmp_path)
     assert f"cannot read {tmp_path}/wlb_attention_profile_a100_80gb.csv: No such file" in told
 
 

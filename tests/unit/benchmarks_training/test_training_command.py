@@ -16,7 +16,7 @@ from predictors.learned.artifact import load
 from predictors.learned.models import KINDS
 from predictors.training.dataset import Dataset, write
 from router import cli
-from tests.commands import refusal_of
+from tests.commands import Headway
 from tests.data_files import put
 from tests.records import keep
 from tests.unit.benchmarks_datasets.test_records_as_data import record
@@ -33,12 +33,8 @@ def collected(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def train(kind: str, *words: str | Path) -> int:
-    return cli.main(["train", kind, *map(str, words)])
-
-
-def refused(capsys: pytest.CaptureFixture[str], kind: str, data: Path, out: Path, *more: str) -> str:
-    return refusal_of(capsys, "train", kind, "--data", data, "--out", out, *more)
+def refused(headway: Headway, kind: str, data: Path, out: Path, *more: str) -> str:
+    return headway.refusal("train", kind, "--data", data, "--out", out, *more)
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +44,7 @@ def told(collected: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
     with pytest.MonkeyPatch.context() as patch:
         lines: list[str] = []
         patch.setattr("builtins.print", lambda *words, **_: lines.append(" ".join(map(str, words))))
-        assert train("relevance", "--data", collected, "--out", out, "--json") == 0
+        assert cli.main(["train", "relevance", "--data", str(collected), "--out", str(out), "--json"]) == 0
     return json.loads(lines[-1])
 
 
@@ -69,13 +65,10 @@ def test_the_artifact_tells_what_made_it(told: dict[str, Any]) -> None:
     assert told["figures"]
 
 
-def test_final_trains_on_everything(
-    collected: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert train("relevance", "--data", collected, "--out", tmp_path, "--final") == 0
-    shown = capsys.readouterr()
-    assert "then it was trained once more on everything" in shown.out
-    assert str(tmp_path / "relevance.headway.npz") in shown.out
+def test_final_trains_on_everything(collected: Path, tmp_path: Path, headway: Headway) -> None:
+    shown = headway.out("train", "relevance", "--data", collected, "--out", tmp_path, "--final")
+    assert "then it was trained once more on everything" in shown
+    assert str(tmp_path / "relevance.headway.npz") in shown
     about = load(tmp_path / "relevance.headway.npz").about
     assert about["data"][0]["answers"] == len(SMALL.answers)
     assert about["metrics_are_of"] == "the held-out part, before training once more on all"
@@ -118,9 +111,9 @@ def test_a_log_alone_is_enough(database: Path) -> None:
     assert len(used.attempts) == pytest.approx(480, abs=10)
 
 
-def test_old_rows_are_left_out(database: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    told = refusal_of(
-        capsys, "train", "memory", "--from-store", database, "--since", "1", "--out", tmp_path / "out"
+def test_old_rows_are_left_out(database: Path, tmp_path: Path, headway: Headway) -> None:
+    told = headway.refusal(
+        "train", "memory", "--from-store", database, "--since", "1", "--out", tmp_path / "out"
     )
     assert "nothing in the data" in told or "no " in told
 
@@ -133,39 +126,37 @@ def damaged(folder: Path, data: Dataset, table: str, line: str) -> Path:
 
 
 def test_what_is_no_data_is_refused(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    headway: Headway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("HEADWAY_DATA", raising=False)
     out = tmp_path / "out"
-    assert "nothing to read" in refusal_of(capsys, "train", "relevance", "--out", out)
-    assert "no such file or folder" in refused(capsys, "relevance", tmp_path / "none", out)
+    assert "nothing to read" in headway.refusal("train", "relevance", "--out", out)
+    assert "no such file or folder" in refused(headway, "relevance", tmp_path / "none", out)
     (tmp_path / "empty").mkdir()
-    assert "neither a data set" in refused(capsys, "relevance", tmp_path / "empty", out)
+    assert "neither a data set" in refused(headway, "relevance", tmp_path / "empty", out)
     (tmp_path / "note.txt").write_text("no database\n" * 50, encoding="utf-8")
-    assert "note.txt" in refused(capsys, "latency", tmp_path / "note.txt", out)
-    told = refused(capsys, "relevance", tmp_path / "empty", out, "--sets", "zeroval")
+    assert "note.txt" in refused(headway, "latency", tmp_path / "note.txt", out)
+    told = refused(headway, "relevance", tmp_path / "empty", out, "--sets", "zeroval")
     assert "no set 'zeroval': there are zeroeval" in told
 
 
-def test_tables_that_are_wrong_are_refused_with_their_line(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_tables_that_are_wrong_are_refused_with_their_line(headway: Headway, tmp_path: Path) -> None:
     out = tmp_path / "out"
     nan = '{"run": "log-0", "model": "m", "dispatched_s": NaN, "prompt_tokens": 3}'
     folder = damaged(tmp_path / "nan", log(), "attempts", nan)
-    told = refused(capsys, "latency", folder, out)
+    told = refused(headway, "latency", folder, out)
     assert "attempts.jsonl.gz, line 1: dispatched_s is not a finite number" in told
     folder = damaged(tmp_path / "missing", log(), "attempts", '{"run": "log-0", "model": "m"}')
-    assert "line 1: dispatched_s is missing" in refused(capsys, "latency", folder, out)
+    assert "line 1: dispatched_s is missing" in refused(headway, "latency", folder, out)
 
 
-def test_too_little_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_too_little_is_refused(headway: Headway, tmp_path: Path) -> None:
     out = tmp_path / "out"
     write(answers(2), tmp_path / "two")
     write(log(attempts=1), tmp_path / "one")
     for kind, folder in (("length", "two"), ("relevance", "two"), ("latency", "one"), ("memory", "one")):
-        assert "too little data" in refused(capsys, kind, tmp_path / folder, out)
-    assert "nothing in the data that a latency" in refused(capsys, "latency", tmp_path / "two", out)
+        assert "too little data" in refused(headway, kind, tmp_path / folder, out)
+    assert "nothing in the data that a latency" in refused(headway, "latency", tmp_path / "two", out)
 
 
 @pytest.mark.parametrize(
@@ -185,48 +176,46 @@ def test_too_little_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Pat
     ],
 )
 def test_an_option_out_of_range_or_that_applies_to_nothing_is_refused(
-    capsys: pytest.CaptureFixture[str],
+    headway: Headway,
     collected: Path,
     tmp_path: Path,
     kind: str,
     words: tuple[str, ...],
     message: str,
 ) -> None:
-    assert message in refused(capsys, kind, collected, tmp_path, *words)
+    assert message in refused(headway, kind, collected, tmp_path, *words)
 
 
-def test_a_base_share_needs_data_to_take_it_from(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_base_share_needs_data_to_take_it_from(headway: Headway, tmp_path: Path) -> None:
     words = ("--from-store", "gateway.db", "--base-share", "0.1", "--out", tmp_path)
-    assert "--base-share: needs --data" in refusal_of(capsys, "train", "latency", *words)
+    assert "--base-share: needs --data" in headway.refusal("train", "latency", *words)
     words = ("--from-store", "gateway.db", "--sets", "zeroeval", "--out", tmp_path)
-    assert "--sets: needs a folder of public sets" in refusal_of(capsys, "train", "latency", *words)
+    assert "--sets: needs a folder of public sets" in headway.refusal("train", "latency", *words)
 
 
 @pytest.mark.parametrize("kind", ["length", "relevance"])
-def test_emulated_data_is_refused_before_it_is_made(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, kind: str
-) -> None:
-    told = refusal_of(capsys, "train", kind, "--data", "emulated", "--out", tmp_path)
+def test_emulated_data_is_refused_before_it_is_made(headway: Headway, tmp_path: Path, kind: str) -> None:
+    told = headway.refusal("train", kind, "--data", "emulated", "--out", tmp_path)
     assert f"--data emulated: has no prompts, from which a {kind} predictor learns" in told
 
 
 def test_a_place_that_cannot_be_written_is_told_before_training(
-    capsys: pytest.CaptureFixture[str], collected: Path, tmp_path: Path
+    headway: Headway, collected: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("here", encoding="utf-8")
-    told = refused(capsys, "relevance", collected, tmp_path / "file")
+    told = refused(headway, "relevance", collected, tmp_path / "file")
     assert f"headway train: --out {tmp_path / 'file'}: must be a folder" in told
 
 
 @pytest.mark.parametrize("module", ["torch", "sklearn"])
 def test_what_is_not_installed_is_told_with_its_extra(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str
+    headway: Headway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str
 ) -> None:
     ours = ("predictors.training", "benchmarks.evaluate.", f"{module}.")
     for name in [name for name in sys.modules if name.startswith(ours)]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, module, None)
-    told = refused(capsys, "relevance", tmp_path, tmp_path)
+    told = refused(headway, "relevance", tmp_path, tmp_path)
     assert re.fullmatch(
         rf"headway: train needs {module}[\w.]*: make dev, or \S+/bin/pip install -e '\.\[train\]', in Headway's checkout\n",
         told,

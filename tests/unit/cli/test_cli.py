@@ -1,7 +1,5 @@
 """Exit codes of `headway`, and that a bad input is one clear line on stderr."""
 
-import contextlib
-import json
 import os
 import re
 import shlex
@@ -17,6 +15,7 @@ import router
 from backends import scanning
 from predictors import kernels
 from router import cli
+from tests.commands import Done, Headway
 
 FLEET = """\
 models: [{name: llama}, {name: qwen}]
@@ -45,25 +44,20 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "probe"
 
 
-def refused(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> str:
+def refused(headway: Headway, *words: object) -> str:
     """Run what exits with 2 and says so on stderr only; the message."""
-    try:
-        code = cli.main(arguments)
-    except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else -1
-    assert code == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    return captured.err
+    done = headway(*words)
+    assert (done.code, done.out) == (2, "")
+    return done.err
 
 
 @pytest.mark.parametrize("arguments", [[], ["fly"], ["train", "length"], ["check"], ["check", "--conf"]])
-def test_usage_errors_exit_2(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
-    assert refused(capsys, arguments).startswith("usage: headway")
+def test_usage_errors_exit_2(headway: Headway, arguments: list[str]) -> None:
+    assert refused(headway, *arguments).startswith("usage: headway")
 
 
-def test_an_argument_that_is_not_utf_8_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    said = refused(capsys, ["demo", "--db", os.fsdecode(b"a\xffb")])
+def test_an_argument_that_is_not_utf_8_is_refused(headway: Headway) -> None:
+    said = refused(headway, "demo", "--db", os.fsdecode(b"a\xffb"))
     assert said == "headway: the argument 'a\\udcffb' is not UTF-8 text\n"
 
 
@@ -79,40 +73,28 @@ def test_an_argument_that_is_not_utf_8_is_refused(capsys: pytest.CaptureFixture[
         "workload build --seed",
     ],
 )
-def test_a_seed_is_one_that_all_libraries_take(
-    capsys: pytest.CaptureFixture[str], words: str, seed: str
-) -> None:
-    said = refused(capsys, [*words.split(), seed])
+def test_a_seed_is_one_that_all_libraries_take(headway: Headway, words: str, seed: str) -> None:
+    said = refused(headway, *words.split(), seed)
     assert f"seed: must be a whole number from 0 to 2147483647, not '{seed}'" in said
 
 
-def test_version(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as end:
-        cli.main(["--version"])
-    assert end.value.code == 0
-    assert capsys.readouterr().out == f"headway {router.__version__}\n"
+def test_version(headway: Headway) -> None:
+    assert headway.out("--version") == f"headway {router.__version__}\n"
 
 
-def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as end:
-        cli.main(["--help"])
-    assert end.value.code == 0
-    printed = capsys.readouterr().out
+def test_help_lists_every_command(headway: Headway) -> None:
+    printed = headway.out("--help")
     for name in cli.COMMANDS:
         assert re.search(rf"\n    {name}\s", printed)
 
 
 @pytest.mark.parametrize("name", sorted(cli.COMMANDS))
-def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as end:
-        cli.main([name, "--help"])
-    assert end.value.code == 0
-    assert f"usage: headway {name}" in capsys.readouterr().out
+def test_every_command_has_help(name: str, headway: Headway) -> None:
+    assert f"usage: headway {name}" in headway.out(name, "--help")
 
 
-def test_check_of_a_good_fleet(fleet: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["check", "--config", str(fleet)]) == 0
-    printed = " ".join(capsys.readouterr().out.split())
+def test_check_of_a_good_fleet(fleet: Path, headway: Headway) -> None:
+    printed = " ".join(headway.out("check", "--config", fleet).split())
     assert "HEADWAY_TEST_UNSET_KEY is not set" in printed
     assert "model qwen: no instance serves it" in printed
     assert "fleet.yaml: ok" in printed
@@ -120,25 +102,24 @@ def test_check_of_a_good_fleet(fleet: Path, capsys: pytest.CaptureFixture[str]) 
     assert scanning.description() in printed
 
 
-def test_check_as_json(fleet: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["check", "--json", "--config", str(fleet)]) == 0
-    found = json.loads(capsys.readouterr().out)
+def test_check_as_json(fleet: Path, headway: Headway) -> None:
+    found = headway.json("check", "--config", fleet)
     assert (found["ok"], found["models"], found["instances"]) == (True, ["llama", "qwen"], ["a"])
     assert found["compiled_kernels"] == (kernels.WHY_NOT_NATIVE is None)
     assert found["compiled_scanning"] == (scanning.WHY_NOT_NATIVE is None)
     assert any("HEADWAY_TEST_UNSET_KEY" in warning for warning in found["warnings"])
 
 
-def test_a_bad_fleet_is_told_with_its_lines(fleet: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bad_fleet_is_told_with_its_lines(fleet: Path, headway: Headway) -> None:
     fleet.write_text(FLEET + "defaults: {policy: fastest}\nlimit: {}\n", encoding="utf-8")
-    lines = refused(capsys, ["check", "--config", str(fleet)]).splitlines()
+    lines = refused(headway, "check", "--config", fleet).splitlines()
     assert len(lines) == 2
     assert f"{fleet}:4: defaults.policy: unknown policy 'fastest'" in lines[0]
     assert f"{fleet}:5: limit: unknown key (did you mean 'limits'?)" in lines[1]
 
 
-def test_a_missing_fleet_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    message = refused(capsys, ["check", "--config", str(tmp_path / "none.yaml")])
+def test_a_missing_fleet_is_one_line(tmp_path: Path, headway: Headway) -> None:
+    message = refused(headway, "check", "--config", tmp_path / "none.yaml")
     assert message == f"headway: {tmp_path}/none.yaml: cannot be read: No such file or directory\n"
 
 
@@ -146,10 +127,8 @@ def test_exit_code_of_the_command(command: str) -> None:
     assert cli.main([command, "code = 5"]) == 5
 
 
-def test_interrupt_is_quiet(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main([command, "raise KeyboardInterrupt"]) == 130
-    captured = capsys.readouterr()
-    assert captured.out == captured.err == ""
+def test_interrupt_is_quiet(command: str, headway: Headway) -> None:
+    assert headway(command, "raise KeyboardInterrupt") == Done(130, "", "")
 
 
 @pytest.mark.parametrize(
@@ -168,10 +147,8 @@ def test_interrupt_is_quiet(command: str, capsys: pytest.CaptureFixture[str]) ->
         ),
     ],
 )
-def test_known_errors_are_one_line(
-    command: str, capsys: pytest.CaptureFixture[str], line: str, message: str
-) -> None:
-    assert refused(capsys, [command, line]) == message
+def test_known_errors_are_one_line(command: str, headway: Headway, line: str, message: str) -> None:
+    assert refused(headway, command, line) == message
 
 
 @pytest.mark.parametrize(
@@ -179,13 +156,13 @@ def test_known_errors_are_one_line(
 )
 def test_a_command_that_needs_more_names_its_own_extra(
     command: str,
-    capsys: pytest.CaptureFixture[str],
+    headway: Headway,
     monkeypatch: pytest.MonkeyPatch,
     missing: str,
     extra: str,
 ) -> None:
     monkeypatch.setitem(cli.COMMANDS, command, replace(cli.COMMANDS[command], extra="train"))
-    told = refused(capsys, [command, f"raise ModuleNotFoundError('no', name={missing!r})"])
+    told = refused(headway, command, f"raise ModuleNotFoundError('no', name={missing!r})")
     assert f"-e '.[{extra}]'" in told
 
 
@@ -275,16 +252,13 @@ def test_a_character_that_the_terminal_lacks_is_a_question_mark() -> None:
     assert out.endswith("}\n?\n")
 
 
-def test_check_warns_of_hardware_without_a_profile(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_check_warns_of_hardware_without_a_profile(tmp_path: Path, headway: Headway) -> None:
     path = tmp_path / "fleet.yaml"
     path.write_text(
         "models: [{name: llama-3.1-8b}]\n"
         "instances: [{name: a, kind: vllm, url: 'http://10.0.0.2', hardware: rtx-9999, serves: {llama-3.1-8b: x}}]\n"
     )
-    assert cli.main(["check", "--config", str(path)]) == 0
-    out = capsys.readouterr().out
+    out = headway.out("check", "--config", path)
     assert "there is no engine profile llama-3.1-8b@rtx-9999" in out
     assert "cannot simulate this fleet: instance a: there is no engine profile" in out
 
@@ -299,15 +273,14 @@ def test_check_warns_of_hardware_without_a_profile(
     ],
 )
 def test_check_says_whether_compare_can_simulate_the_fleet(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], served: str, not_simulated: str | None
+    tmp_path: Path, headway: Headway, served: str, not_simulated: str | None
 ) -> None:
     path = tmp_path / "fleet.yaml"
     path.write_text(
         "models: [{name: llama-3.1-8b}, {name: adapter}, {name: qwen2.5-7b}]\n"
         f"instances: [{{name: a, kind: emulated, {served}}}]\n"
     )
-    assert cli.main(["check", "--json", "--config", str(path)]) == 0
-    found = json.loads(capsys.readouterr().out)["not_simulated"]
+    found = headway.json("check", "--config", path)["not_simulated"]
     assert found is None if not_simulated is None else not_simulated in found
 
 
@@ -333,12 +306,8 @@ def test_check_says_whether_compare_can_simulate_the_fleet(
         ),
     ],
 )
-def test_an_argument_that_is_wrong_is_shown(
-    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with contextlib.suppress(SystemExit):
-        assert cli.main(arguments) == 2
-    assert told in capsys.readouterr().err
+def test_an_argument_that_is_wrong_is_shown(arguments: list[str], told: str, headway: Headway) -> None:
+    assert told in headway.err(*arguments, code=2)
 
 
 def test_sigterm_ends_the_first_process_of_a_container_while_it_starts() -> None:

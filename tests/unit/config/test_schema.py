@@ -10,17 +10,16 @@ import jsonschema
 import pytest
 import yaml
 
-from router.cli import main
 from router.config import ConfigError, loads
+from tests.commands import Headway
 
 ROOT = Path(__file__).resolve().parents[3]
 PUBLISHED = ROOT / "docs" / "fleet.schema.json"
 
 
-def test_the_published_schema_is_the_one_of_this_version(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_published_schema_is_the_one_of_this_version(headway: Headway) -> None:
     """If this fails: headway check --schema > docs/fleet.schema.json"""
-    assert main(["check", "--schema"]) == 0
-    assert json.loads(PUBLISHED.read_text(encoding="utf-8")) == json.loads(capsys.readouterr().out)
+    assert json.loads(PUBLISHED.read_text(encoding="utf-8")) == json.loads(headway.out("check", "--schema"))
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "fleets").glob("*.yaml")), ids=lambda path: path.name)

@@ -163,18 +163,15 @@ def test_a_torn_file_and_a_missing_one(tmp_path: Path) -> None:
     assert read(tmp_path).attempts == ()
     with pytest.raises(DatasetError, match="no data set"):
         read(tmp_path / "nowhere")
-    (tmp_path / "dataset.json").write_text('{"format": 1, "sources": [{"licence": "MIT"}]}')
-    with pytest.raises(DatasetError, match="a list of objects with a name"):
-        read(tmp_path)
-    (tmp_path / "dataset.json").write_text('{"format": 1, "sources": [{"name": "s", "licence": ["MIT"]}]}')
-    with pytest.raises(DatasetError, match="a licence that is a text"):
-        read(tmp_path)
-    (tmp_path / "dataset.json").write_text("[" * 99_999)
-    with pytest.raises(DatasetError, match="is not valid JSON"):
-        read(tmp_path)
-    (tmp_path / "dataset.json").write_text('{"format": 99}')
-    with pytest.raises(DatasetError, match='with "format": 1'):
-        read(tmp_path)
+    for text, told in (
+        ('{"format": 1, "sources": [{"licence": "MIT"}]}', "a list of objects with a name"),
+        ('{"format": 1, "sources": [{"name": "s", "licence": ["MIT"]}]}', "a licence that is a text"),
+        ("[" * 99_999, "is not valid JSON"),
+        ('{"format": 99}', 'with "format": 1'),
+    ):
+        (tmp_path / "dataset.json").write_text(text)
+        with pytest.raises(DatasetError, match=told):
+            read(tmp_path)
 
 
 def test_prompts_are_split_by_group() -> None:

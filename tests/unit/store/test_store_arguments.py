@@ -14,7 +14,7 @@ from router.cli import main
 from router.config import ConfigError
 from router.store.queries import Store
 from router.store_arguments import add_store_arguments, store_of
-from tests.commands import refusal_of
+from tests.commands import Headway
 
 COMMANDS = (("db", "version"), ("explain", "req_1"), ("export", "--format", "csv", "--out", "-"), ("spend",))
 
@@ -26,16 +26,15 @@ def parsed(*words: str, default: str | None = None) -> argparse.Namespace:
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])
-def test_every_command_takes_a_url(
-    tmp_path: Path, command: tuple[str, ...], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_command_takes_a_url(tmp_path: Path, command: tuple[str, ...], headway: Headway) -> None:
     url = f"sqlite+aiosqlite:///{tmp_path / 'records.db'}"
-    assert f"no database at {tmp_path / 'records.db'}" in refusal_of(capsys, *command, "--store", url)
+    assert f"no database at {tmp_path / 'records.db'}" in headway.refusal(*command, "--store", url)
     asyncio.run(_made(url))
-    assert main([*command, "--store", url]) == (2 if command[0] == "explain" else 0)
-    assert "no database" not in capsys.readouterr().err
-    assert "--password-env needs --store" in refusal_of(
-        capsys, *command, "--password-env", "PW", *(("--config", "x") * (command[0] != "explain"))
+    assert "no database" not in headway.err(
+        *command, "--store", url, code=2 if command[0] == "explain" else 0
+    )
+    assert "--password-env needs --store" in headway.refusal(
+        *command, "--password-env", "PW", *(("--config", "x") * (command[0] != "explain"))
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -10,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from router import explain
-from router.cli import main
 from router.core.types import EndedHow
 from router.store.database import location, parse_url, sqlite_path
 from router.store.queries import Store
+from tests.commands import Headway
 from tests.records import make_attempt, make_record
 
 
@@ -41,13 +40,8 @@ async def url(tmp_path: Path) -> str:
     return url
 
 
-def run(*arguments: str) -> int:
-    return main(["explain", *arguments])
-
-
-def test_it_is_told_in_plain_lines(url: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("req_00000007", "--store", url) == 0
-    told = capsys.readouterr().out.splitlines()
+def test_it_is_told_in_plain_lines(url: str, headway: Headway) -> None:
+    told = headway.out("explain", "req_00000007", "--store", url).splitlines()
     assert told[0] == "request req_00000007, received 2023-11-14 22:13:27.000+00:00"
     assert "requested auto over chat.completions with key team-a, policy latency" in told
     assert "SLO: TTFT 500 ms: met" in told
@@ -62,46 +56,36 @@ def test_it_is_told_in_plain_lines(url: str, capsys: pytest.CaptureFixture[str])
     assert "feedback: quality 0.75" in told
 
 
-def test_as_json_it_has_the_contracts_members(url: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("req_00000007", "--store", url, "--json") == 0
-    told = json.loads(capsys.readouterr().out)
+def test_as_json_it_has_the_contracts_members(url: str, headway: Headway) -> None:
+    told = headway.json("explain", "req_00000007", "--store", url)
     assert told["request_id"] == told["id"] == "req_00000007"
     assert [attempt["ended_how"] for attempt in told["attempts"]] == ["failed", "ok"]
     assert [candidate["chosen"] for candidate in told["candidates"]] == [False, True, False]
     assert list(told["candidates"][0]) == ["instance", "model", "score", "chosen", "reason", "predicted"]
     assert list(told["candidates"][0]["predicted"]) == [
-        "output_tokens_p50",
-        "output_tokens_p90",
-        "ttft_s_p50",
-        "ttft_s_p95",
-        "e2e_s_p50",
-        "e2e_s_p95",
-        "quality",
-        "cost_usd",
-        "p_miss",
+        *("output_tokens_p50", "output_tokens_p90", "ttft_s_p50", "ttft_s_p95", "e2e_s_p50", "e2e_s_p95"),
+        *("quality", "cost_usd", "p_miss"),
     ]
     assert told["decisions"][0]["propensity"] == 0.75
 
 
 def test_an_explanation_that_cannot_be_read_hides_nothing_else(
-    url: str, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+    url: str, headway: Headway, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = sqlite_path(parse_url(url))
     assert path is not None
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("UPDATE explanations SET blob = substr(blob, 1, 40)")
         connection.commit()
-    assert run("req_00000007", "--store", url) == 0
-    told = capsys.readouterr().out.splitlines()
+    told = headway.out("explain", "req_00000007", "--store", url).splitlines()
     assert "outcome: ok" in told
     assert "decision 1 after 500 ms:" not in told
     assert caplog.messages == ["the explanation of req_00000007 cannot be read"]
 
 
-def test_an_unknown_id_is_one_line(url: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("req_nothing", "--store", url) == 2
-    place = location(parse_url(url))
-    assert capsys.readouterr().err == f"headway explain: no request 'req_nothing' in {place}\n"
+def test_an_unknown_id_is_one_line(url: str, headway: Headway) -> None:
+    told = headway.refusal("explain", "req_nothing", "--store", url)
+    assert told == f"headway explain: no request 'req_nothing' in {location(parse_url(url))}\n"
 
 
 def candidate(
