@@ -165,14 +165,16 @@ def test_what_cannot_be_done_is_one_line(
             return True
 
     out = ("--format", "parquet", "--out", str(tmp_path / "out"))
-    assert main(["export", "--url", f"sqlite:///{tmp_path / 'none.db'}", *out]) == 2
-    assert main(["export", "--url", "postgresql://u@127.0.0.1:1/x", "--password-env", "NOT_SET", *out]) == 2
+    told = headway.refusal("export", "--url", f"sqlite:///{tmp_path / 'none.db'}", *out)
+    assert told.startswith("headway export: ")
+    unset = ("--url", "postgresql://u@127.0.0.1:1/x", "--password-env", "NOT_SET")
+    assert headway.refusal("export", *unset, *out).startswith("headway: ")
     with monkeypatch.context() as patched:
         patched.setattr(sys, "stdout", Terminal())
-        assert main(["export", "--url", "sqlite://", "--format", "parquet", "--out", "-"]) == 2
-    told = headway.err(
-        "export", "--url", "sqlite://", *out, "--since", "2026-02-02", "--until", "2026-02-01", code=2
-    ).splitlines()
-    assert [line.partition(":")[0] for line in told] == ["headway export", "headway", *["headway export"] * 2]
-    assert told[-1].endswith("--since is after --until")
+        told = headway.refusal("export", "--url", "sqlite://", "--format", "parquet", "--out", "-")
+    assert told.startswith("headway export: ")
+    days = ("--since", "2026-02-02", "--until", "2026-02-01")
+    told = headway.refusal("export", "--url", "sqlite://", *out, *days)
+    assert told.startswith("headway export: ")
+    assert told.endswith("--since is after --until\n")
     assert list(tmp_path.iterdir()) == []
