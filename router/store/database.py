@@ -55,6 +55,9 @@ _OPTIONS = {
     ),
 }
 
+#: Variables with which the driver reads files for TLS.
+_TLS_FILES = ("PGSSLROOTCERT", "PGSSLCRL", "PGSSLCERT", "PGSSLKEY")
+
 
 class StoreError(Exception):
     """The store cannot be opened or does not answer. The message names its URL without credentials."""
@@ -81,8 +84,10 @@ def parse_url(url: str) -> URL:
             {"ssl": parsed.query["sslmode"]}
         )
     for option in sorted(set(parsed.query) - set(_OPTIONS[backend])):
-        known = ", ".join(_OPTIONS[backend]) or "none for SQLite"
-        raise StoreError(f"the URL of the store has the unknown option {option!r} (known: {known})")
+        known = f"known: {', '.join(_OPTIONS[backend]) or 'none for SQLite'}"
+        if backend == "postgresql" and (variable := f"PG{option.upper()}") in _TLS_FILES:
+            known = f"set the variable {variable} instead"
+        raise StoreError(f"the URL of the store has the unknown option {option!r} ({known})")
     return parsed
 
 
@@ -146,9 +151,17 @@ def _leave_read_only(context: Any) -> None:
 
 
 async def _connect_postgres(**settings: Any) -> Any:
-    from router.store.postgres_commits import connect  # the driver may be missing
+    from asyncpg import ClientConfigurationError  # type: ignore[import-untyped]  # the driver may be missing
 
-    connection = await connect(**settings)
+    from router.store.postgres_commits import connect
+
+    try:
+        connection = await connect(**settings)
+    except (FileNotFoundError, IsADirectoryError, PermissionError, ssl.SSLError):  # without the file's name
+        fault = _unusable_tls_file()
+        if fault is None:
+            raise
+        raise ClientConfigurationError(fault) from None
     try:
         # To compile the overview's statement would take the server many times as long as to run it.
         await connection.execute("SELECT set_config(name, 'off', false) FROM pg_settings WHERE name = 'jit'")
@@ -156,6 +169,21 @@ async def _connect_postgres(**settings: Any) -> Any:
         connection.terminate()
         raise
     return connection
+
+
+def _unusable_tls_file() -> str | None:
+    """What is wrong with the first file of a variable of TLS that cannot be used; None if all can."""
+    for variable in _TLS_FILES:
+        if file := os.environ.get(variable):
+            try:
+                Path(file).read_bytes()
+                if variable != "PGSSLKEY":
+                    ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(file)
+            except ssl.SSLError:
+                return f"{variable} {file}: it has no certificate or CRL in PEM format"
+            except OSError as error:
+                return f"{variable} {file}: {error.strerror}"
+    return None
 
 
 @contextlib.asynccontextmanager
@@ -222,7 +250,7 @@ def driver_errors(engine: AsyncEngine) -> tuple[type[Exception], ...]:
         UnicodeError,
     )
     if engine.dialect.name == "postgresql":
-        import asyncpg  # type: ignore[import-untyped]
+        import asyncpg
 
         errors = (*errors, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
     return errors

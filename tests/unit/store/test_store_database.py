@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import resource
 import sqlite3
 import ssl
@@ -15,6 +16,7 @@ from sqlalchemy.exc import DataError, OperationalError
 
 from router.store.database import (
     StoreError,
+    connect,
     create_engine,
     is_bad_value,
     is_temporary,
@@ -81,6 +83,28 @@ def test_options_are_known_ones() -> None:
         parse_url("postgresql://h:99999/db")
     with pytest.raises(StoreError, match=r"wrong option: Invalid SQLite URL: [^\n]*$"):
         create_engine(parse_url("sqlite:///x.db").set(password="hunter2"))
+    with pytest.raises(StoreError, match=r"'sslrootcert' \(set the variable PGSSLROOTCERT instead\)"):
+        parse_url("postgresql://h/db?sslrootcert=/ca.pem")
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "fault"),
+    [
+        ("PGSSLROOTCERT", None, "No such file or directory"),
+        ("PGSSLROOTCERT", "hello", "it has no certificate or CRL in PEM format"),
+        ("PGSSLCERT", None, "No such file or directory"),
+    ],
+)
+async def test_an_unusable_file_of_tls_is_named(
+    variable: str, text: str | None, fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "x.pem"
+    if text is not None:
+        file.write_text(text)
+    monkeypatch.setenv(variable, str(file))
+    engine = create_engine(parse_url("postgresql://headway@127.0.0.1:1/x?ssl=require"))
+    with pytest.raises(StoreError, match=f"{variable} {re.escape(str(file))}: {fault}"):
+        await connect(engine, create=False, wait_s=30.0)
 
 
 def test_the_file_of_a_sqlite_url() -> None:
