@@ -13,7 +13,6 @@ import asyncio
 import contextlib
 import json
 import os
-import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -29,12 +28,8 @@ from router.config.marks import LocalFile, Variable, named
 _OF_ENGINES = {"instances", "discovery", "scaling"}
 #: Time limit for Redis to answer.
 _STATE_TIMEOUT_S = 3.0
-#: As replicas do, it writes: a server may be read-only or full. Its user may not be allowed to ask for the settings.
-_TRY_STATE = """
-redis.call('SET', KEYS[1], '', 'PX', 1)
-local memory = redis.pcall('INFO', 'memory')
-return type(memory) == 'string' and memory or ''
-"""
+#: As replicas do, it writes: a server may be read-only or full.
+_TRY_STATE = "redis.call('SET', KEYS[1], '', 'PX', 1)"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -296,21 +291,21 @@ def _state_warnings(config: FleetConfig, source: str) -> Iterator[str]:
     from router.store.redis_link import Link, Script
     from router.store.state import StateError, StateRefused
 
-    async def connect() -> str:
+    async def connect() -> str | None:
+        key = f"{{{config.state.name}}}:check"
         async with contextlib.aclosing(Link(state_url(config, os.environ), _STATE_TIMEOUT_S)) as link:
-            found: bytes = await link.run(Script(_TRY_STATE), f"{{{config.state.name}}}:check")
-            return found.decode()
+            await link.run(Script(_TRY_STATE), key)
+            return await link.drops_keys(key)
 
     try:
-        memory = dict(re.findall(r"^(\w+):(\S+)", asyncio.run(connect()), re.MULTILINE))
+        warning = asyncio.run(connect())
     except (StateRefused, ValueError, ImportError) as error:
         raise ConfigError(source, [Problem(("state", "url"), f"the shared state refuses: {error}")]) from None
     except StateError as error:
         yield f"the shared state does not answer here ({error})"
     else:
-        policy = memory.get("maxmemory_policy", "noeviction")
-        if policy != "noeviction" and memory.get("maxmemory") != "0":
-            yield f"the shared state drops keys when its memory is full: set maxmemory-policy noeviction (now {policy})"
+        if warning is not None:
+            yield warning
 
 
 async def _engine_warnings(config: FleetConfig) -> list[str]:

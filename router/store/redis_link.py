@@ -31,6 +31,13 @@ class Script:
         self.sha1 = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
 
 
+#: Its user may not be allowed to ask.
+_MEMORY = Script("""
+local memory = redis.pcall('INFO', 'memory')
+return type(memory) == 'string' and memory or ''
+""")
+
+
 class Link:
     """Connects when needed. `url` is redis:// or rediss://, with user and password if necessary.
 
@@ -88,6 +95,19 @@ class Link:
         except BaseException:
             await self.aclose()
             raise
+
+    async def drops_keys(self, key: str) -> str | None:
+        """What Redis says of dropping keys when its memory is full; None if it drops none, or does not say. `key` as in `run`.
+        Raises StateError."""
+        text: bytes = await self.run(_MEMORY, key)
+        memory = dict(re.findall(r"^(\w+):(\S+)", text.decode(), re.MULTILINE))
+        policy = memory.get("maxmemory_policy", "noeviction")
+        if policy == "noeviction" or memory.get("maxmemory") == "0":
+            return None
+        return (
+            "the shared state drops keys when its memory is full, and then budgets and rate limits may be exceeded: set"
+            f" maxmemory-policy noeviction (now {policy})"
+        )
 
     async def _call(self, *command: str) -> Any:
         connection = self._connection

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import json
 import logging
 import time
@@ -99,6 +100,9 @@ class RedisState:
             pass
         if self._joined:
             self._claims.join()  # no other replica counts on a share of a replica that has just started
+            with contextlib.suppress(StateError):
+                if (warning := await self._link.drops_keys(f"{self._prefix}replicas")) is not None:
+                    logger.warning("%s", warning)
         self._task = asyncio.create_task(self._run_exchanges(), name="shared state")
 
     async def _run_exchanges(self) -> None:

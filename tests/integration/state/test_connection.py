@@ -132,3 +132,17 @@ async def test_whoever_gives_up_a_take_has_taken_nothing(calm_server):
     grant = await replica.state.take(claim, 0)
     assert (round(grant.levels[0].level), grant.left_usd) == (999, 10.0)
     await replica.state.aclose()
+
+
+@pytest.mark.parametrize(("rights", "warned"), [("+@all", True), ("-info", False)])
+async def test_a_redis_that_may_drop_keys_is_told_at_the_start(tmp_path, caplog, rights, warned):
+    memory = ("--maxmemory", "1gb", "--maxmemory-policy", "volatile-lru")
+    user = ("--user", "default", "on", "nopass", "~*", "&*", "+@all", rights)
+    with RedisServer(tmp_path, *memory, *user) as server:
+        replica = Replica(server.url, fleet(), "run-0")
+        await replica.start()
+        assert replica.state.health.connected
+        await replica.state.aclose()
+    words = "budgets and rate limits may be exceeded: set maxmemory-policy noeviction (now volatile-lru)"
+    assert (words in caplog.text) is warned
+    assert len(caplog.records) == warned
