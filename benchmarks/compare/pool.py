@@ -21,6 +21,9 @@ Item = TypeVar("Item")
 Done = TypeVar("Done")
 Started = TypeVar("Started")
 
+#: The system may have no semaphores for many more.
+MOST_PROCESSES = 1000
+
 
 class ProcessLost(RuntimeError):
     """A process that worked was killed, most likely for lack of memory."""

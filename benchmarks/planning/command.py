@@ -13,13 +13,14 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import Annotated, Any, get_args
 
 import orjson
+from pydantic import Field
 
 import policies
 from benchmarks.checks import check_options, check_out, option, seed
-from benchmarks.compare.pool import Processes, ProcessLost, cores
+from benchmarks.compare.pool import MOST_PROCESSES, Processes, ProcessLost, cores
 from benchmarks.planning import batch
 from benchmarks.planning.demand import LEAST_S, REQUESTS
 from benchmarks.planning.drawing import batch_svg, plan_svg
@@ -173,7 +174,8 @@ def _check(args: argparse.Namespace) -> None:
     check_options(
         args,
         WorkloadError,
-        **dict.fromkeys(("limit", "jobs"), Count),
+        limit=Count,
+        jobs=Annotated[Count, Field(le=MOST_PROCESSES)],
         **dict.fromkeys(("time_s", "budget_usd_per_hour"), Positive),
         target=Share,
     )

@@ -10,10 +10,11 @@ from random import Random
 from typing import ClassVar
 
 from benchmarks.compare.resample import Resampler
-from benchmarks.workloads.build import NoArrival, build
+from benchmarks.workloads.build import MOST_DRAWN, NoArrival, build
 from benchmarks.workloads.format import Header, WorkloadError, WorkloadRequest, read, read_header
 from benchmarks.workloads.mixes import parse_amounts
 from benchmarks.workloads.options import BuildOptions
+from router.config.fields import LARGEST_FLOAT
 
 #: Requests of a draw: more of them make a narrower interval and a slower search.
 REQUESTS = 2000
@@ -70,7 +71,12 @@ class GeneratedDemand:
 
     def requests(self, seed: int) -> Sequence[WorkloadRequest]:
         """Raises WorkloadError if no stream has one."""
-        duration_s = (self.limit or REQUESTS) / sum(self.rates_per_s.values())
+        if self.limit is not None and self.limit > MOST_DRAWN:
+            raise WorkloadError(f"--limit: at most {MOST_DRAWN:,} requests are drawn (given: {self.limit:,})")
+        rate_per_s = sum(self.rates_per_s.values())
+        if not 1 / LARGEST_FLOAT <= rate_per_s <= LARGEST_FLOAT:
+            raise WorkloadError(f"--rates: nothing can be planned for {rate_per_s:g} requests/s")
+        duration_s = (self.limit or REQUESTS) / rate_per_s
         if self.limit is None:
             duration_s = max(duration_s, self.least_s)
         found: list[WorkloadRequest] = []

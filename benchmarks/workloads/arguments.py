@@ -175,13 +175,16 @@ def options(args: argparse.Namespace) -> BuildOptions:
     if max_tokens not in ("auto", "exact"):
         if not max_tokens.isdigit() or int(max_tokens) < 1:
             raise WorkloadError(f"--max-tokens: expected auto, exact or a number, not {max_tokens!r}")
+        if int(max_tokens) > MOST_TOKENS:
+            raise WorkloadError(f"--max-tokens: must be at most {MOST_TOKENS} (given: {max_tokens})")
         max_tokens = int(max_tokens)
     check_options(
         args,
         WorkloadError,
+        limit=Count,
         **dict.fromkeys(
-            ("min_prompt_tokens", "max_prompt_tokens", "min_output_tokens", "max_output_tokens", "limit"),
-            Count,
+            ("min_prompt_tokens", "max_prompt_tokens", "min_output_tokens", "max_output_tokens"),
+            Annotated[Count, Field(le=MOST_TOKENS)],
         ),
         **dict.fromkeys(("rate", "rate_scale", "duration", "cv", "period"), Positive),
         start=NotNegative,

@@ -104,6 +104,8 @@ def test_max_tokens_tells_nothing_of_the_answer_unless_asked(trace: Path) -> Non
         (("poisson", "--arrivals", "gamma"), "leave out --arrivals"),
         (("poisson", "--file", "x"), "reads no file"),
         (("poisson", "--max-tokens", "many"), "--max-tokens: expected"),
+        (("poisson", "--max-tokens", "2147483648"), "--max-tokens: must be at most 2147483647"),
+        (("poisson", "--max-output-tokens", "2147483648"), "--max-output-tokens: must be at most 2147483647"),
         (("poisson", "--max-prompt-tokens", "0"), "--max-prompt-tokens: must be at least 1"),
         (("poisson", "--slo-mix", "tight=2"), "add up to 2"),
         (("poisson", "--length-wins", "prompts"), "needs --prompts"),

@@ -173,6 +173,13 @@ def test_the_budget_may_be_the_price_of_the_cheapest_placement(tmp_path: Path, h
         (["--rates", "llama-3.2-1b=1", "--policy", "best"], "unknown policy 'best'"),
         (["--rates", "llama-3.2-1b=1", "--target", "2"], "--target: must be at most 1"),
         (["--rates", "llama-3.2-1b=1e-9", *SLO], "--rates: the requests arrive over 2"),
+        (["--rates", "llama-3.2-1b=5e-324", *SLO], "--rates: nothing can be planned for 4.94066e-324"),
+        (
+            ["--rates", "llama-3.2-1b=1e308,llama-3.2-3b=1e308", *SLO],
+            "--rates: nothing can be planned for inf",
+        ),
+        (["--rates", "llama-3.2-1b=1", *SLO, "--limit", "2147483647"], "--limit: at most 5,000,000 requests"),
+        (["--rates", "llama-3.2-1b=1", *SLO, "--jobs", "2147483647"], "--jobs: must be at most 1000"),
     ],
 )
 def test_bad_input_is_one_line(
