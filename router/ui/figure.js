@@ -2,7 +2,7 @@
 
 import { h, renew, s, table } from "./dom.js";
 
-export const HEIGHT = 190;
+const HEIGHT = 190;
 const LEFT = 50;
 const RIGHT = 14;
 const TOP = 10;

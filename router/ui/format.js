@@ -56,7 +56,7 @@ export function moment(at, { date = true } = {}) {
   return h("time", { datetime: when.toISOString(), title: utc(at), class: "nowrap" }, new Intl.DateTimeFormat("en-GB", form).format(when));
 }
 
-export const utc = (at) => `${new Date(at * 1000).toISOString().replace("T", " ").slice(0, 23)} UTC`;
+const utc = (at) => `${new Date(at * 1000).toISOString().replace("T", " ").slice(0, 23)} UTC`;
 
 /** The label of a time on an axis that spans `span_s` seconds. */
 export function tick(at, span_s) {

@@ -12,8 +12,8 @@ const REFRESH_MS = 5000;
 const RATE_S = 5; // a rate over less time says nothing
 
 /** Groups of outcomes: name for people, colour, and what is in them. */
-export const ANSWERED = [["ok", "ok", 2], ["late", "late", 3], ["cut_short", "cut short", 5], ["stopped", "stopped by the client", 6]];
-export const BEFORE = [
+const ANSWERED = [["ok", "ok", 2], ["late", "late", 3], ["cut_short", "cut short", 5], ["stopped", "stopped by the client", 6]];
+const BEFORE = [
   ["timed_out", "timed out", 4, "expired in the queue or before the first token"],
   ["out_of_budget", "out of budget", 5, "refused: the budget is spent, or cannot pay the prompt"],
   ["rejected", "rejected", 3, "refused: invalid, no key, rate, SLO out of reach, overload, no instance"],
