@@ -148,7 +148,7 @@ def _refusal_of(request: Request, error: Exception) -> Refusal:
         if error.status_code == 400:
             return invalid_request("The body is not valid JSON, or holds a number that is too large.")
         if error.status_code == 404:
-            return not_found("There is no such path.")
+            return not_found("There is no such path: /openapi.json lists all that there are.")
         if error.status_code == 405:
             return method_not_allowed()
         code = "request_too_large" if error.status_code == 413 else "invalid_request"

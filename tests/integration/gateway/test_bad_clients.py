@@ -180,8 +180,11 @@ async def test_other_methods_and_paths(shared):
         async with shared.http.request(method, f"{shared.url}/v1/chat/completions") as response:
             assert response.status in (404, 405)
             assert (await response.json())["error"]["code"] in ("not_found", "method_not_allowed")
-    assert (await shared.get("/v1/nothing"))[0] == 404
-    assert isinstance((await shared.get("/api/nothing"))[1]["error"], str)
+    for path in ("/v1/messages", "/api/nothing"):
+        status, answer = await shared.post(path, {})
+        told = answer["error"] if path.startswith("/api") else answer["error"]["message"]
+        assert (status, told) == (404, "There is no such path: /openapi.json lists all that there are.")
+    assert "/v1/chat/completions" in (await shared.get("/openapi.json"))[1]["paths"]
     assert (await shared.get("/v1/completions"))[1]["error"]["type"] == "invalid_request_error"
 
 
