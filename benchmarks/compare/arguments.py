@@ -5,19 +5,25 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
 
 import policies
 from benchmarks.checks import check_options, names, option, positive_numbers, seed
+from benchmarks.compare.pool import MOST_PROCESSES
 from benchmarks.compare.tasks import ScalerChoice
 from benchmarks.oracles import EFFORTS
 from benchmarks.replay.command import add_target_arguments
 from benchmarks.workloads.format import WorkloadError
-from router.config.fields import Count, NotNegative, Positive
+from router.config.fields import LARGEST_FLOAT, Count, NotNegative, Positive
 
 #: Draws of the workload for which the oracles run, and how long they search, by default: for a
 #: scenario's small form, and for all else.
 SMALL_ORACLE_SEEDS, ORACLE_SEEDS = 1, 2
 SMALL_ORACLE_EFFORT, ORACLE_EFFORT = "brief", "normal"
+#: The plan of more draws would fill the memory.
+_MOST_SEEDS = 10_000
 
 _SIMULATED_ONLY = (
     *("fleet", "scenario", "small", "scaler", "seeds", "first_seed", "jobs", "ray", "profiles"),
@@ -116,7 +122,9 @@ def check(args: argparse.Namespace) -> None:
     check_options(
         args,
         WorkloadError,
-        **dict.fromkeys(("limit", "seeds", "jobs"), Count),
+        limit=Count,
+        seeds=Annotated[Count, Field(le=_MOST_SEEDS)],
+        jobs=Annotated[Count, Field(le=MOST_PROCESSES)],
         speed=Positive,
         **dict.fromkeys(("oracle_seeds", "warmup", "settle"), NotNegative),
     )
@@ -170,11 +178,14 @@ def rates(text: str | None) -> tuple[float, ...] | None:
     if text is None:
         return None
     try:
-        return positive_numbers(text)
+        found = positive_numbers(text)
     except argparse.ArgumentTypeError:
         raise WorkloadError(
             f"--rates {text}: expected different numbers above 0, separated by commas"
         ) from None
+    if max(found) > LARGEST_FLOAT:
+        raise WorkloadError(f"--rates {text}: must be at most {LARGEST_FLOAT:.0f}")
+    return found
 
 
 def scalers(text: str) -> tuple[ScalerChoice, ...]:
