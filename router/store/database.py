@@ -27,7 +27,7 @@ logging.getLogger("sqlalchemy.pool").setLevel(logging.CRITICAL)
 #: How long one statement waits for another writer of the same SQLite file.
 BUSY_TIMEOUT_MS = 2000
 CONNECT_TIMEOUT_S = 10
-#: How long an answer may take: a server or network may vanish without an error.
+#: How long an answer may take: a server or network may vanish without an error, and a table may be large.
 COMMAND_TIMEOUT_S = 60.0
 _CLOSE_TIMEOUT_S = 1.0
 # Several processes that open a new file at once take turns.
@@ -189,12 +189,21 @@ def _unusable_tls_file() -> str | None:
 @contextlib.asynccontextmanager
 async def connected(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
     """A connection to read. Raises StoreError if the server has not answered within `CONNECT_TIMEOUT_S`, or does not answer
-    later."""
+    later; so does SQLite if all that is read takes longer than `COMMAND_TIMEOUT_S`."""
     with answering(engine):
         async with contextlib.AsyncExitStack() as stack:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 connection = await stack.enter_async_context(engine.connect())
+            if engine.dialect.name == "sqlite":  # its driver has no limit of its own
+                driver = (await connection.get_raw_connection()).driver_connection
+                loop = asyncio.get_running_loop()
+                stack.callback(loop.call_later(COMMAND_TIMEOUT_S, _interrupt, driver).cancel)
             yield connection
+
+
+def _interrupt(driver: Any) -> None:
+    with contextlib.suppress(StopIteration):
+        driver.interrupt().send(None)  # it never waits
 
 
 async def dispose(engine: AsyncEngine) -> None:
@@ -373,10 +382,14 @@ def _cause(error: BaseException) -> BaseException:
     return error.orig if isinstance(error, exc.DBAPIError) and error.orig is not None else error
 
 
+def _is_timeout(cause: BaseException) -> bool:
+    return isinstance(cause, TimeoutError) or getattr(cause, "sqlite_errorname", "") == "SQLITE_INTERRUPT"
+
+
 def safe_reason(error: Exception) -> str:
     """What may be logged or shown of an error."""
     cause = _cause(error)
-    if isinstance(cause, TimeoutError):
+    if _is_timeout(cause):
         return _NO_ANSWER
     return file_fault(cause) or error_name(cause)
 
@@ -384,7 +397,7 @@ def safe_reason(error: Exception) -> str:
 def reason(error: Exception) -> str:
     """The driver's own words, one line, without the SQL and the parameters that SQLAlchemy adds."""
     cause = _cause(error)
-    if isinstance(cause, TimeoutError):
+    if _is_timeout(cause):
         return _NO_ANSWER
     text = str(cause).removeprefix(f"{type(cause)}: ").strip() or type(cause).__name__
     return mixed_sessions(cause) or text.splitlines()[0]

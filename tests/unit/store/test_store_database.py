@@ -12,8 +12,10 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from sqlalchemy import select, text
 from sqlalchemy.exc import DataError, OperationalError
 
+from router.store import database, tables
 from router.store.database import (
     StoreError,
     connect,
@@ -196,3 +198,16 @@ def test_postgresql_without_its_driver_names_the_extra(monkeypatch: pytest.Monke
         StoreError, match=r"^postgresql\+asyncpg://h/n needs the package asyncpg .*\.\[postgres\]"
     ):
         create_engine(parse_url("postgresql://u:secret@h/n"))
+
+
+async def test_a_long_read_of_sqlite_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = await Store.open(f"sqlite:///{tmp_path / 'a.db'}")
+    numbers = (
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 30000000) SELECT max(i) FROM n"
+    )
+    monkeypatch.setattr(database, "COMMAND_TIMEOUT_S", 0.1)
+    with pytest.raises(StoreError, match=r"does not answer \(no answer in time\)"):
+        await store.rows(text(numbers))  # type: ignore[arg-type]
+    monkeypatch.undo()
+    assert await store.rows(select(tables.requests)) == []
+    await store.close()
