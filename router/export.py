@@ -147,6 +147,11 @@ class Extract:
                 query = query.where(*(each >= after[0] for each in joined))
             elif by_time and self.since is not None:
                 query = query.where(*(each >= tables.first_id(self.since) for each in (key[0], *joined)))
+            elif self.table is tables.feedback and self.since is not None:
+                given = tables.feedback.alias("given").c
+                least = sa.func.min(given.id + 0)  # of the bare id it would be searched in the order of ids
+                first = sa.select(least).where(given.request_id >= tables.first_id(self.since))
+                query = query.where(key[0] >= first.scalar_subquery())
             if by_time and self.until is not None:
                 last = tables.first_id(self.until) + "~"  # after all ids of its millisecond
                 query = query.where(key[0] < sa.func.coalesce(last, "~"))

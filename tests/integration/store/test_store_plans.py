@@ -97,6 +97,21 @@ async def test_an_export_begins_at_its_first_row(
     assert [each for each in plans if each.startswith("SCAN") or "TEMP B-TREE" in each] == []
 
 
+async def test_an_export_of_feedback_begins_at_its_first_row(store: Planned) -> None:
+    assert await store.add_feedback("req_00000295", 0.75, "team-a") == 1
+    sent: list[tuple[str, Any]] = []
+    event.listen(
+        store._engine.sync_engine, "before_cursor_execute", lambda *given: sent.append((given[2], given[3]))
+    )
+    extract = export.Extract(tables.feedback, since=NOW + 290.0)
+    assert [row[1] async for batch in extract.batches(store._engine) for row in batch] == ["req_00000295"]
+    async with store._engine.connect() as connection:
+        explained = await connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {sent[0][0]}", sent[0][1])
+        plans = [row["detail"] for row in explained.mappings()]
+    assert "SEARCH feedback USING INTEGER PRIMARY KEY (rowid>?)" in plans
+    assert "SEARCH given USING COVERING INDEX ix_feedback_request_id (request_id>?)" in plans
+
+
 async def test_postgresql_does_not_compile_statements(postgres_url: str) -> None:
     store = await Store.open(postgres_url)
     assert await store.rows(text("SHOW jit")) == [{"jit": "off"}]  # type: ignore[arg-type]
