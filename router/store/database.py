@@ -365,6 +365,8 @@ def is_temporary(error: Exception) -> bool:
     if isinstance(error, (OSError, TimeoutError)):
         return True
     cause = _cause(error)
+    if mixed_sessions(cause) is not None:
+        return False
     state = str(getattr(cause, "sqlstate", None) or "")
     # Connections; too many of them; a lock that was not granted in time; shutting down or starting up.
     if state[:2] in {"08", "53", "55", "57"}:

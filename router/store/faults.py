@@ -57,7 +57,9 @@ def file_fault(error: BaseException) -> str | None:
 
 
 def mixed_sessions(error: BaseException) -> str | None:
-    """What is wrong if a statement is not that of its connection; None for any other error."""
+    """What is wrong with a pooler that does not keep one session for a connection; None for any other error."""
+    if "statement pooling mode" in str(error):  # PgBouncer's words
+        return "a pooler in statement mode allows no transactions: set session mode"
     if getattr(error, "sqlstate", None) in _MIXED_STATES:
         return "a pooler in transaction mode mixes up sessions: set session mode"
     return None

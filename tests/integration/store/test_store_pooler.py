@@ -97,6 +97,38 @@ async def test_a_pooler_that_keeps_sessions_apart_is_used(postgres_url: str) -> 
         assert await upgrade_due(url) is None
 
 
+async def test_a_pooler_in_statement_mode_is_refused_at_once(postgres_url: str) -> None:
+    """PgBouncer ends a connection that begins a transaction."""
+    parsed = parse_url(postgres_url)
+    words = b"SFATAL\0C08P01\0Mtransaction blocks not allowed in statement pooling mode\0\0"
+    sessions: list[asyncio.Task[None]] = []
+
+    async def pass_on(answers: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
+        while True:
+            head = await answers.readexactly(_HEAD.size)
+            kind, size = _HEAD.unpack(head)
+            content = await answers.readexactly(size - 4)
+            if (kind, content) == (b"Z", b"T"):  # in a transaction
+                client.write(_HEAD.pack(b"E", len(words) + 4) + words)
+                client.close()
+                return
+            client.write(head + content)
+
+    async def serve(reader: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
+        answers, own = await asyncio.open_connection("127.0.0.1", parsed.port)
+        sessions.append(asyncio.create_task(pass_on(answers, client)))
+        with suppress(OSError):
+            while data := await reader.read(65536):
+                own.write(data)
+        own.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        through = parsed.set(port=server.sockets[0].getsockname()[1]).update_query_dict({"ssl": "disable"})
+        with pytest.raises(StoreError, match="a pooler in statement mode allows no transactions"):
+            await Store.open(through.render_as_string(hide_password=False), wait_s=30.0)
+    await asyncio.gather(*sessions)
+
+
 def test_a_mixed_up_statement_is_told_as_such() -> None:
     for error in (asyncpg.DuplicatePreparedStatementError("x"), asyncpg.InvalidSQLStatementNameError("x")):
         assert "transaction mode" in faults.error_name(error)
