@@ -18,7 +18,13 @@ from sqlalchemy.engine import URL, make_url
 
 from router.store import schema
 from router.store.async_engine import AsyncConnection, AsyncEngine, create_async_engine
-from router.store.faults import BAD_VALUE_STATES, error_name, file_fault, mixed_sessions
+from router.store.faults import (
+    BAD_VALUE_STATES,
+    error_name,
+    file_fault,
+    mixed_sessions,
+    tls_file_fault,
+)
 
 log = logging.getLogger(__name__)
 # A pool logs a traceback for each connection that a lost server leaves; the store itself says what that means.
@@ -174,15 +180,9 @@ async def _connect_postgres(**settings: Any) -> Any:
 def _unusable_tls_file() -> str | None:
     """What is wrong with the first file of a variable of TLS that cannot be used; None if all can."""
     for variable in _TLS_FILES:
-        if file := os.environ.get(variable):
-            try:
-                Path(file).read_bytes()
-                if variable != "PGSSLKEY":
-                    ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(file)
-            except ssl.SSLError:
-                return f"{variable} {file}: it has no certificate or CRL in PEM format"
-            except OSError as error:
-                return f"{variable} {file}: {error.strerror}"
+        file = os.environ.get(variable)
+        if file and (fault := tls_file_fault(file, has_key=variable == "PGSSLKEY")):
+            return f"{variable} {fault}"
     return None
 
 

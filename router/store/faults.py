@@ -73,3 +73,18 @@ def error_name(error: BaseException) -> str:
     return (
         mixed_sessions(error) or type(error.__cause__ or error).__name__
     )  # SQLAlchemy wraps asyncpg's twice
+
+
+def tls_file_fault(file: str, *, has_key: bool) -> str | None:
+    """Why a file of certificates, or of a key, cannot be used; None if it can."""
+    import ssl  # here, because the writer process of a SQLite file needs no TLS
+
+    try:
+        with open(file, "rb"):
+            if not has_key:
+                ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(file)
+    except ssl.SSLError:
+        return f"{file}: it has no certificate or CRL in PEM format"
+    except OSError as error:
+        return f"{file}: {error.strerror}"
+    return None

@@ -14,6 +14,7 @@ import re
 import ssl
 from typing import TYPE_CHECKING, Any
 
+from router.store.faults import tls_file_fault
 from router.store.state import StateError, StateRefused
 
 if TYPE_CHECKING:
@@ -65,6 +66,9 @@ class Link:
         of_tls = sorted(name for name in parsed if name.startswith("ssl_"))
         if of_tls and not url.startswith("rediss://"):
             raise ValueError(f"the URL of the shared state has {of_tls[0]}, which needs rediss://")
+        for name in ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile"):
+            if name in parsed and (fault := tls_file_fault(parsed[name], has_key=name == "ssl_keyfile")):
+                raise ValueError(f"the URL of the shared state has a wrong {name}: {fault}")
         # RESP2, no driver name, no time limits of its own: the call as a whole has one.
         self._settings = parsed | {
             "protocol": 2,

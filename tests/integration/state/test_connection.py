@@ -146,3 +146,9 @@ async def test_a_redis_that_may_drop_keys_is_told_at_the_start(tmp_path, caplog,
     words = "budgets and rate limits may be exceeded: set maxmemory-policy noeviction (now volatile-lru)"
     assert (words in caplog.text) is warned
     assert len(caplog.records) == warned
+
+
+@pytest.mark.parametrize("option", ["ssl_ca_certs", "ssl_certfile", "ssl_keyfile"])
+def test_a_file_that_is_missing_is_named(tmp_path, option):
+    with pytest.raises(ValueError, match=f"wrong {option}: .*/none.pem: No such file or directory"):
+        Link(f"rediss://127.0.0.1:1?{option}={tmp_path}/none.pem", 1.0)
