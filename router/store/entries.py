@@ -40,6 +40,7 @@ ATTEMPT_COLUMNS: tuple[str, ...] = tuple(
     error
     """.split()  # noqa: SIM905
 )
+_REQUEST_WIDTH, _ATTEMPT_WIDTH = len(REQUEST_COLUMNS), len(ATTEMPT_COLUMNS)
 EXPLANATION_COLUMNS: tuple[str, ...] = ("request_id", "blob", "prompt")
 
 
@@ -59,7 +60,7 @@ class Entry(NamedTuple):
 def to_line(request: Row, attempts: list[Row], blob: bytes | None, prompt: str | None) -> bytes:
     """The line of these rows. Raises TypeError for a value that JSON cannot hold, such as a number of more than 64 bits."""
     document = orjson.dumps((request, attempts, prompt), option=_NEWLINE if blob is None else None)
-    return document if blob is None else b"%b\t%b\n" % (document, blob)
+    return document if blob is None else b"".join((document, b"\t", blob, b"\n"))
 
 
 def checked(line: bytes) -> bytes:
@@ -75,18 +76,15 @@ def from_line(line: bytes) -> Entry | None:
         if line[:9] != b"%08x " % crc32(line[9:-1]):
             return None
         line = line[9:]
-    document, _, blob = line[:-1].partition(b"\t")
+    document, _, blob = line.partition(b"\t")
     try:
         request, attempts, *others = orjson.loads(document)
         # A spool of version 0.1.0 has the blob inside the JSON.
-        if len(others) == 2 and others[0] is not None:
-            blob = others[0].encode()
+        blob = others[0].encode() if len(others) == 2 and others[0] is not None else blob[:-1]
         explanation = (request[0], blob, others[-1]) if blob else None
-        return Entry(
-            _row(request, len(REQUEST_COLUMNS)),
-            [_row(attempt, len(ATTEMPT_COLUMNS)) for attempt in attempts],
-            explanation,
-        )
+        attempt_rows = [_row(attempt, _ATTEMPT_WIDTH) for attempt in attempts]
+        # A call of the class takes three times the instructions.
+        return tuple.__new__(Entry, (_row(request, _REQUEST_WIDTH), attempt_rows, explanation))
     except (ValueError, TypeError, LookupError, AttributeError):  # not a line of ours
         return None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import compress
+from itertools import chain, compress
 from typing import Any
 
 from router.store.entries import Row
@@ -15,8 +15,10 @@ sqlite3.register_adapter(type(None), {}.get)  # type: ignore[arg-type]
 sqlite3.register_adapter(bool, int)
 sqlite3.register_adapter(bytes, bytes)
 
-# Stays under 999 parameters, the limit of older SQLite versions.
+# Both stay under 999 parameters, the limit of older SQLite versions.
 _IDS_A_QUERY = 500
+#: Rows of one statement: an eighth fewer instructions than one by one. With more rows it takes longer to compile.
+_ROWS_AT_ONCE = 8
 
 
 class SqliteDatabase:
@@ -66,8 +68,17 @@ class SqliteDatabase:
         # To bind a value takes 1,200 instructions, so columns without any are not bound.
         columns = list(zip(*rows, strict=True))
         given = [column[0] is not None or column.count(None) < len(column) for column in columns]
-        sql = sql.replace("?", "{}").format(*["?" if each else "NULL" for each in given])
-        self._open.executemany(sql, zip(*compress(columns, given), strict=True))
+        marks = ["?" if each else "NULL" for each in given]
+        sql = sql.replace("?", "{}").format(*marks)
+        bound = list(zip(*compress(columns, given), strict=True))
+        together = len(bound) - len(bound) % _ROWS_AT_ONCE
+        if together:
+            # A statement that fails ends the transaction, and so needs no journal of its own.
+            row = f"({', '.join(marks)})"
+            many = sql.replace(row, ", ".join([row] * _ROWS_AT_ONCE)).replace("INSERT", "INSERT OR ROLLBACK")
+            values = chain.from_iterable(bound[:together])
+            self._open.executemany(many, zip(*[values] * (sum(given) * _ROWS_AT_ONCE), strict=True))
+        self._open.executemany(sql, bound[together:])
 
     def commit(self) -> None:
         self._require_file()

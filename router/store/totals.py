@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable
 from datetime import date
 from functools import lru_cache
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from router.store.entries import REQUEST_COLUMNS, Entry
@@ -20,9 +21,12 @@ MOST_TOKENS = 1 << 40
 
 Key = tuple[str, str, str, str]  # day, key, policy, model
 
-_AT = {name: at for at, name in enumerate(REQUEST_COLUMNS)}
-_RECEIVED_AT, _KEY, _POLICY, _MODEL = (_AT[n] for n in ("received_at", "key_name", "policy", "model"))
-_PROMPT, _OUTPUT, _COST = (_AT[name] for name in ("prompt_tokens", "output_tokens", "cost_usd"))
+_counted = itemgetter(
+    *map(
+        REQUEST_COLUMNS.index,
+        ("received_at", "key_name", "policy", "model", "prompt_tokens", "output_tokens", "cost_usd"),
+    )
+)
 
 
 class Amounts(NamedTuple):
@@ -36,18 +40,24 @@ class Amounts(NamedTuple):
 
 def spending(entries: Iterable[Entry]) -> dict[Key, Amounts]:
     """The sums over these entries. Raises OverflowError or ValueError for a time that has no day."""
-    found: dict[Key, list[Any]] = {}
+    found: dict[tuple[float, str, str, str], list[Any]] = {}
     for entry in entries:
-        row = entry.request
-        key = today(row[_RECEIVED_AT]), row[_KEY] or "", row[_POLICY] or "", row[_MODEL] or ""
-        sums = found.setdefault(key, [0, 0, 0, 0.0])
+        received_at, key_name, policy, model, prompt, output, cost_usd = _counted(entry.request)
+        key = received_at // _DAY_S, key_name or "", policy or "", model or ""
+        sums = found.get(key)
+        if sums is None:
+            sums = found[key] = [0, 0, 0, 0.0]
         sums[0] += 1
-        sums[1] += min(row[_PROMPT] or 0, MOST_TOKENS)
-        sums[2] += min(row[_OUTPUT] or 0, MOST_TOKENS)
-        cost_usd = row[_COST]
+        if prompt is not None:
+            sums[1] += prompt if prompt < MOST_TOKENS else MOST_TOKENS
+        if output is not None:
+            sums[2] += output if output < MOST_TOKENS else MOST_TOKENS
         if cost_usd is not None and math.isfinite(cost_usd):
             sums[3] += cost_usd
-    return {key: Amounts(*sums) for key, sums in found.items()}
+    return {
+        (_day(int(day)), key_name, policy, model): Amounts(*sums)
+        for (day, key_name, policy, model), sums in found.items()
+    }
 
 
 @lru_cache(maxsize=64)

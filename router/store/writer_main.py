@@ -20,6 +20,7 @@ import os
 import signal
 import sys
 from contextlib import suppress
+from itertools import islice
 from typing import Any
 
 import orjson
@@ -50,7 +51,7 @@ def main(end: int) -> None:
             answers.write(b"\n")
             while head := requests.readline():
                 run_id, arrived, finished, dropped, count = orjson.loads(head)
-                lines = [requests.readline() for _ in range(count)]
+                lines = list(islice(requests, count))
                 answer = _answer(commits, Run(run_id, arrived, finished, dropped), lines)
                 with suppress(OSError):  # nobody waits for it any more
                     answers.write(orjson.dumps(answer) + b"\n")

@@ -78,6 +78,16 @@ def test_a_batch_that_comes_again_is_written_and_counted_once(
     assert read(tmp_path, "SELECT COUNT(*) FROM attempts") == [(17,)]
 
 
+def test_the_sums_of_many_keys_grow(database: SqliteDatabase, tmp_path: Path) -> None:
+    """One statement adds to several sums."""
+    commits = Commits(database)
+    for first in (0, 20):
+        batch = [each for key in range(20) for each in entries([first + key], key_name=f"team-{key:02}")]
+        assert commits.write(RUN, batch) == Written(new=20)
+    sums = read(tmp_path, "SELECT key_name, requests, cost_usd FROM spend ORDER BY key_name")
+    assert sums == [(f"team-{key:02}", 2, 2.0) for key in range(20)]
+
+
 def test_rows_of_a_killed_run_leave_its_counters_as_they_are(
     database: SqliteDatabase, tmp_path: Path
 ) -> None:
