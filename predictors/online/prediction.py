@@ -155,7 +155,7 @@ class OnlinePrediction(Prediction):
         (
             self.estimate, self.raw_tpot_s, self.memory_ratio, self.of_ttft, self.of_tpot, self.engine_ttft_s, self.ttft_s_p95,
             self.e2e_s_p50, self.e2e_s_p95,
-        ) = of.estimates.rest(at, answer, of.waited_s, row, outputs.factors)  # fmt: skip
+        ) = of.estimates.details(at, answer, of.waited_s, row, outputs.factors)  # fmt: skip
         if row >= 0 and memory is not None:
             self.memory_ratio = memory.predict_one(outputs.memory_rows, row)
         self.quality, self.quality_sd = of.qualities[at]

@@ -125,7 +125,7 @@ cdef class Estimates:
             estimate_of(known), known.raw_tpot_s, known.memory_ratio, known.e2e_s, <object>known.ttft_errors, <object>known.tpot_errors,
         ))
 
-    def rest(self, Py_ssize_t n, answer, double waited_s, Py_ssize_t row, bytes factors):
+    def details(self, Py_ssize_t n, answer, double waited_s, Py_ssize_t row, bytes factors):
         cdef Known *known = self.at(n)
         cdef const double *ttft = factors_of(known, row, factors, 0)
         cdef const double *tpot = factors_of(known, row, factors, 1)

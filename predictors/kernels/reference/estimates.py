@@ -86,12 +86,12 @@ class Estimates(list[AnalyticEstimate]):
         # Each window moves on.
         self._factors = [(each.ttft_errors.factors, each.tpot_errors.factors) for each in self]
 
-    def rest(
+    def details(
         self, at: int, answer: AnswerLength | None, waited_s: float, row: int, factors: np.ndarray
     ) -> tuple[Estimate, float, float, Factors, Factors, float, float, float, float]:
-        """What only the prediction of one candidate needs: its estimate, TPOT before shrinking, the closed form of the memory
-        ratio, the factors of TTFT and TPOT that serve (its own, or a `row` from 0 on of the latency model's), and the four
-        `answer_times`."""
+        """What only the prediction of one candidate needs: its estimate, TPOT in seconds before shrinking, the memory ratio in
+        closed form, the factors of TTFT and TPOT that serve (its own, or the latency model's if `row` is at least 0), and the
+        four times in seconds of `answer_times`. `factors` has the shape (rows, 2, 3)."""
         known, own = self[at], self._factors[at]
         served: Any = own if row < 0 else map(tuple, factors[row].tolist())
         of_ttft, of_tpot = served

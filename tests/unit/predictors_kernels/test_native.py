@@ -393,14 +393,14 @@ def test_what_is_expected_of_all_candidates(
     close(*[each.costs(of, priced, *places) for each, _ in both], 1e-12)
     for at in range(count):
         for row in (-1, rows[at]):
-            rest = [each.rest(at, of[at], waited_s, row, by) for each, by in both]
-            assert rest[0] == rest[1]
+            details = [each.details(at, of[at], waited_s, row, by) for each, by in both]
+            assert details[0] == details[1]
         with pytest.raises(IndexError, match="a row that is not there"):
-            ours.rest(at, of[at], waited_s, count, factors.tobytes())
+            ours.details(at, of[at], waited_s, count, factors.tobytes())
     with pytest.raises(IndexError):
         ours[count]
     with pytest.raises(IndexError):
-        ours.rest(count, None, waited_s, -1, b"")
+        ours.details(count, None, waited_s, -1, b"")
 
 
 @given(st.lists(st.integers(1, 4) | st.floats(0.1, 9.0), max_size=9), st.integers(1, 9))
